@@ -1,0 +1,163 @@
+"""The ports: what an adapter implements and what a caller may rely on.
+
+They are structural: a third party need not inherit anything. Types alone prove little, so an adapter
+counts as conforming when it passes ``sandboxio.testing.suite.BackendContractSuite``. Most adapters are
+shorter on top of :mod:`sandboxio.adapter`.
+
+Keyword arguments are named and typed everywhere; there is no ``**kwargs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, runtime_checkable
+
+from typing_extensions import Self
+
+from .models import (
+    BackendConfig,
+    Capability,
+    ExecResult,
+    FileInfo,
+    IsolationTier,
+    ManagedSandbox,
+    NetworkPolicy,
+    OutputChunk,
+    Resources,
+)
+
+
+class Process(Protocol):
+    """One streamed command: an async context manager that iterates its output.
+
+    The command starts on entering and is dead, with its descendants, on leaving: after the end, a
+    ``break``, an exception or a cancellation. Order is kept within a stream, not between the two.
+    """
+
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def __aiter__(self) -> AsyncIterator[OutputChunk]: ...
+
+    async def wait(self) -> ExecResult:
+        """The result (``streamed=True``, empty texts); reads and drops unread output. Idempotent."""
+        ...
+
+    async def kill(self) -> None:
+        """Kill the command and its descendants; idempotent."""
+        ...
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, or None while the command runs."""
+        ...
+
+
+class AsyncFileSystem(Protocol):
+    """Files of one sandbox. Every path is a sandbox path, except the two named ``local``.
+
+    A relative path starts where ``run()`` starts. Names are kept byte for byte: bytes that are not
+    UTF-8 travel as lone surrogates. A missing path raises ``PathNotFound``, any other failure
+    ``FileSystemError``.
+    """
+
+    async def read(self, path: str) -> bytes: ...
+    async def write(self, path: str, data: bytes | str) -> None: ...
+    async def upload(self, local: str | Path, remote: str) -> None: ...
+    async def download(self, remote: str, local: str | Path) -> None: ...
+    async def ls(self, path: str = ".") -> list[FileInfo]: ...
+    async def mkdir(self, path: str, *, parents: bool = False) -> None: ...
+    async def remove(self, path: str) -> None: ...
+
+
+class AsyncSandbox(Protocol):
+    """A live sandbox: an async context manager whose exit ends it."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def capabilities(self) -> Capability: ...
+    @property
+    def isolation(self) -> IsolationTier: ...
+
+    async def run(
+        self, cmd: str | list[str], *, timeout: float | None = None, env: dict[str, str] | None = None
+    ) -> ExecResult: ...
+
+    async def run_code(
+        self,
+        code: str,
+        *,
+        language: str = "python",
+        context_id: str | None = None,
+        timeout: float | None = None,
+    ) -> ExecResult: ...
+
+    def stream(
+        self, cmd: str | list[str], *, timeout: float | None = None, env: dict[str, str] | None = None
+    ) -> Process: ...
+
+    async def kill(self) -> None: ...
+
+    @property
+    def files(self) -> AsyncFileSystem: ...
+    @property
+    def native(self) -> object: ...
+
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """Makes sandboxes. One object may serve several event loops, one after another or at once."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def capabilities(self) -> Capability: ...
+    @property
+    def isolation(self) -> IsolationTier: ...
+
+    async def create(
+        self,
+        *,
+        template: str | None = None,
+        resources: Resources = Resources(),
+        network: NetworkPolicy = NetworkPolicy(),
+        env: dict[str, str] | None = None,
+        secrets: dict[str, str] | None = None,
+        timeout: float = 300,
+        metadata: dict[str, str] | None = None,
+    ) -> AsyncSandbox: ...
+
+    async def connect(self, sandbox_id: str) -> AsyncSandbox: ...
+
+
+@runtime_checkable
+class ReapableBackend(Backend, Protocol):
+    """A backend that can list and end what it holds under sandboxio's label."""
+
+    async def list_managed(self, *, labels: Mapping[str, str] | None = None) -> list[ManagedSandbox]: ...
+
+    async def kill_managed(self, sandbox_id: str) -> bool:
+        """True if it was ended now, False if it was gone already. Raises ``ConnectError``."""
+        ...
+
+
+@runtime_checkable
+class ConfigurableBackend(Backend, Protocol):
+    """A backend whose own config class has fields beyond :class:`BackendConfig`."""
+
+    def configured(self, config: BackendConfig) -> Backend:
+        """A backend that applies the adapter's own fields of ``config``; does no I/O.
+
+        Its ``isolation`` and ``capabilities`` are those of the sandboxes that it will create, so that
+        ``require_isolation`` is judged before anything is provisioned.
+        """
+        ...
