@@ -1,0 +1,146 @@
+"""The rules every test here lives under. How they work is in tests/harness/; what to do is in CONTRIBUTING.md."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import pytest
+
+from tests.harness import engines, leaks, twins
+from tests.harness.clocks import LOOPS, backend_for
+
+pytest_plugins = ["pytester"]
+
+_started = time.time()
+_session_id = uuid.uuid4().hex
+_complaints: list[str] = []
+_skipped: dict[tuple[object, ...], dict[str, bool]] = defaultdict(dict)
+_used_engine = False
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require",
+        action="append",
+        default=[],
+        choices=sorted(engines.NEEDS),
+        help="fail, instead of skipping tests, when this is missing; may be given more than once",
+    )
+
+
+def pytest_configure() -> None:
+    os.environ[leaks.SESSION_VARIABLE] = _session_id
+
+
+def pytest_report_header() -> str:
+    states = (f"{name}: {need.problem() or 'yes'}" for name, need in engines.NEEDS.items())
+    return "outside world: " + "; ".join(states)
+
+
+def _unavailable(config: pytest.Config, name: str, problem: str) -> None:
+    if name in config.getoption("--require"):
+        pytest.fail(f"--require {name}: {problem}", pytrace=False)
+    pytest.skip(problem)
+
+
+# Both loops
+
+
+@pytest.fixture(params=LOOPS)
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    return backend_for(request.param, jumping=request.node.get_closest_marker("virtual_time") is not None)
+
+
+@pytest.hookimpl(tryfirst=True)  # before -k, -m and --lf take items away
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if any("[" in argument for argument in config.args):
+        return  # somebody asked for one variant of one test
+    if lone := twins.without_twin(items):
+        raise pytest.UsageError(
+            "every async test runs on asyncio and on trio (or says @pytest.mark.one_loop(reason)):\n  "
+            + "\n  ".join(lone)
+        )
+
+
+# What a test needs
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    global _used_engine
+    for name, need in engines.NEEDS.items():
+        if item.get_closest_marker(need.marker) is None:
+            continue
+        if problem := need.problem():
+            _unavailable(item.config, name, problem)
+        _used_engine = _used_engine or name == "docker"
+
+
+@pytest.fixture(scope="session")
+def docker_image(request: pytest.FixtureRequest) -> str:
+    """An image with Python that the engine has; nothing is pulled."""
+    image = os.environ.get("SBX_TEST_IMAGE") or "python:3.12-slim"
+    if problem := engines.engine_problem() or engines.image_problem(image):
+        _unavailable(request.config, "docker", problem)
+    return image
+
+
+# What a test may not leave
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    watch = leaks.Watch()
+    yield
+    if left := watch.left():
+        pytest.fail("the test left behind:\n  " + "\n  ".join(left), pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    if twins.is_async(pyfuncitem):
+        leaks.watch_tasks_of(pyfuncitem)
+    return (yield)
+
+
+# What a whole run may not do
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if twins.is_async(item) and twins.one_loop_reason(item) is None:
+        outcomes = _skipped[twins.group_of(item)]
+        outcomes[item.nodeid] = outcomes.get(item.nodeid, False) or report.skipped
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    for outcomes in _skipped.values():
+        if len(set(outcomes.values())) == 2:
+            lone = ", ".join(nodeid for nodeid, skipped in outcomes.items() if skipped)
+            _complaints.append(f"skipped on one loop and run on the other: {lone}")
+    if processes := leaks.processes_of_session(_session_id):
+        _complaints.extend(f"process {pid} is still there, now killed: {c}" for pid, c in processes.items())
+        leaks.end_processes(processes)
+    if _used_engine:
+        try:
+            _complaints.extend(f"{c} is still there" for c in engines.containers_left(_started, _session_id))
+        except OSError as error:
+            _complaints.append(f"cannot tell whether containers are left: {error}")
+    if _complaints and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if _complaints:
+        terminalreporter.section("the run as a whole failed", red=True, bold=True)
+        for complaint in _complaints:
+            terminalreporter.line(complaint)
