@@ -119,7 +119,9 @@ class Resources:
                     f"Resources.{name} must be a number{' of MiB' if name != 'cpu' else ''}, got {value!r}."
                 )
             if not math.isfinite(value) or value <= 0:
-                raise ConfigurationError(f"Resources.{name} must be positive and finite, got {value!r}.")
+                raise ConfigurationError(
+                    f"Resources.{name} must be positive and finite, got {value!r}."
+                )
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,9 @@ class NetworkPolicy:
             )
         for name, kind in (("allow", str), ("ingress_ports", int)):
             value = getattr(self, name)
-            if not isinstance(value, tuple) or not all(isinstance(item, kind) and item for item in value):
+            if not isinstance(value, tuple) or not all(
+                isinstance(item, kind) and item for item in value
+            ):
                 raise ConfigurationError(
                     f"NetworkPolicy.{name} must be a tuple of {kind.__name__}, got {value!r}.",
                     hint=f"Write a tuple, with its comma: NetworkPolicy({name}=({value!r},)).",
@@ -227,7 +231,9 @@ class ExecResult:
         if self.ok:
             return
         last = self.stderr.strip().rpartition("\n")[2]
-        error = ExecutionError(f"The command exited with {self.exit_code}" + (f": {last[:200]}" if last else "."))
+        error = ExecutionError(
+            f"The command exited with {self.exit_code}" + (f": {last[:200]}" if last else ".")
+        )
         error.result = self
         raise error
 

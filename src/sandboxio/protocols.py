@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, runtime_checkable
-
-from typing_extensions import Self
+from typing import Protocol, Self, runtime_checkable
 
 from .models import (
     BackendConfig,
@@ -38,7 +36,10 @@ class Process(Protocol):
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None: ...
     def __aiter__(self) -> AsyncIterator[OutputChunk]: ...
 
@@ -84,7 +85,11 @@ class AsyncSandbox(Protocol):
     def isolation(self) -> IsolationTier: ...
 
     async def run(
-        self, cmd: str | list[str], *, timeout: float | None = None, env: dict[str, str] | None = None
+        self,
+        cmd: str | list[str],
+        *,
+        timeout: float | None = None,
+        env: dict[str, str] | None = None,
     ) -> ExecResult: ...
 
     async def run_code(
@@ -97,7 +102,11 @@ class AsyncSandbox(Protocol):
     ) -> ExecResult: ...
 
     def stream(
-        self, cmd: str | list[str], *, timeout: float | None = None, env: dict[str, str] | None = None
+        self,
+        cmd: str | list[str],
+        *,
+        timeout: float | None = None,
+        env: dict[str, str] | None = None,
     ) -> Process: ...
 
     async def kill(self) -> None: ...
@@ -109,7 +118,10 @@ class AsyncSandbox(Protocol):
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None: ...
 
 
@@ -143,7 +155,9 @@ class Backend(Protocol):
 class ReapableBackend(Backend, Protocol):
     """A backend that can list and end what it holds under sandboxio's label."""
 
-    async def list_managed(self, *, labels: Mapping[str, str] | None = None) -> list[ManagedSandbox]: ...
+    async def list_managed(
+        self, *, labels: Mapping[str, str] | None = None
+    ) -> list[ManagedSandbox]: ...
 
     async def kill_managed(self, sandbox_id: str) -> bool:
         """True if it was ended now, False if it was gone already. Raises ``ConnectError``."""

@@ -1,0 +1,210 @@
+"""The ``files`` of every adapter that uses :mod:`sandboxio.adapter`: checks, limits, records, host files.
+
+An adapter moves bytes; what happens on the host's disk happens here. Host files are read and written in
+small synchronous steps, since no event loop has asynchronous files without threads.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from ._record import OperationRecord
+from ._request import check_path
+from .errors import ConfigurationError, FileSystemError
+from .models import Capability, FileInfo
+
+READ_LIMIT = 64 << 20
+"""Bytes that ``read`` returns at most: it holds the file in memory, ``download`` does not."""
+
+
+class FileTransfer(Protocol):
+    """What an adapter supplies. Paths are checked; a relative one starts where ``run`` starts.
+
+    Cancelled, a write leaves the old file or none, never a part of the new one.
+    """
+
+    async def read_file(self, path: str, sink: Callable[[bytes], None]) -> None:
+        """Hand the regular file's bytes to ``sink``, piece by piece; what ``sink`` raises passes through."""
+        ...
+
+    async def write_file(self, path: str, source: BinaryIO, size: int, mode: int | None) -> None:
+        """Write exactly ``size`` bytes of ``source`` atomically, with permission bits ``mode``.
+
+        None keeps the bits of an existing file and gives a new one 0644.
+        """
+        ...
+
+    async def list_folder(self, path: str) -> list[FileInfo]: ...
+    async def make_folder(self, path: str, *, parents: bool) -> None: ...
+    async def remove_path(self, path: str) -> None: ...
+
+
+class FileOwner(Protocol):
+    """What the files need of their sandbox."""
+
+    def require(self, capability: Capability, what: str) -> None: ...
+
+    def file_operation(
+        self, event: str, path: str, *, bytes_in: int = 0
+    ) -> AbstractAsyncContextManager[OperationRecord]:
+        """Record around one operation, with the sandbox's timeout as its deadline."""
+        ...
+
+
+class BaseFileSystem:
+    """Files of one sandbox; see :class:`sandboxio.protocols.AsyncFileSystem`."""
+
+    def __init__(self, owner: FileOwner, transfer: FileTransfer) -> None:
+        self._owner = owner
+        self._transfer = transfer
+
+    async def read(self, path: str) -> bytes:
+        """The bytes of a regular file, at most 64 MiB; larger ones need ``download``."""
+        self._owner.require(Capability.FILESYSTEM, "files.read()")
+        data = bytearray()
+
+        def keep(piece: bytes) -> None:
+            if len(data) + len(piece) > READ_LIMIT:
+                raise FileSystemError(
+                    f"{path!r} is larger than {READ_LIMIT >> 20} MiB, the most that read() holds in memory.",
+                    hint="Use files.download(remote, local), which streams to a file on the host.",
+                )
+            data.extend(piece)
+
+        async with self._owner.file_operation("file_read", check_path(path)) as record:
+            await self._transfer.read_file(path, keep)
+            record.bytes_out = len(data)
+        return bytes(data)
+
+    async def write(self, path: str, data: bytes | str) -> None:
+        """Write a file atomically; text is encoded as UTF-8. An existing file keeps its mode."""
+        self._owner.require(Capability.FILESYSTEM, "files.write()")
+        if isinstance(data, str):
+            try:
+                data = data.encode()
+            except UnicodeEncodeError as error:
+                raise ConfigurationError(
+                    f"The text for {path!r} holds a lone surrogate at character {error.start}.",
+                    hint="Pass bytes for content that is not UTF-8 text.",
+                ) from error
+        elif not isinstance(data, (bytes, bytearray, memoryview)):
+            raise ConfigurationError(
+                f"files.write() takes bytes or str, got {type(data).__name__}."
+            )
+        size = len(data)
+        async with self._owner.file_operation("file_write", check_path(path), bytes_in=size):
+            await self._transfer.write_file(path, io.BytesIO(data), size, None)
+
+    async def upload(self, local: str | Path, remote: str) -> None:
+        """Copy a regular file of the host into the sandbox, with its permission bits."""
+        self._owner.require(Capability.UPLOAD_DOWNLOAD, "files.upload()")
+        check_path(remote, "remote")
+        with _open_local(local) as source:
+            status = os.fstat(source.fileno())
+            async with self._owner.file_operation("file_upload", remote, bytes_in=status.st_size):
+                await self._transfer.write_file(
+                    remote, source, status.st_size, stat.S_IMODE(status.st_mode) & 0o777
+                )
+
+    async def download(self, remote: str, local: str | Path) -> None:
+        """Copy a regular file of the sandbox to the host, atomically: on failure ``local`` is as before."""
+        self._owner.require(Capability.UPLOAD_DOWNLOAD, "files.download()")
+        check_path(remote, "remote")
+        target = Path(local)
+        async with self._owner.file_operation("file_download", remote) as record:
+            handle, temporary = _temporary_beside(target)
+            try:
+                with open(handle, "wb") as file:
+                    await self._transfer.read_file(remote, _writer_to(file, target))
+                    record.bytes_out = file.tell()
+                _replace(temporary, target)
+            finally:
+                Path(temporary).unlink(missing_ok=True)
+
+    async def ls(self, path: str = ".") -> list[FileInfo]:
+        """The entries of a folder, sorted by path; hidden ones included, ``.`` and ``..`` not."""
+        self._owner.require(Capability.FILESYSTEM, "files.ls()")
+        async with self._owner.file_operation("file_list", check_path(path)):
+            return sorted(await self._transfer.list_folder(path), key=lambda entry: entry.path)
+
+    async def mkdir(self, path: str, *, parents: bool = False) -> None:
+        """Make a folder. With ``parents`` it makes missing ones above and accepts an existing folder."""
+        self._owner.require(Capability.FILESYSTEM, "files.mkdir()")
+        async with self._owner.file_operation("file_mkdir", check_path(path)):
+            await self._transfer.make_folder(path, parents=parents)
+
+    async def remove(self, path: str) -> None:
+        """Remove a file, or a folder with all that is in it; links are removed, not followed."""
+        self._owner.require(Capability.FILESYSTEM, "files.remove()")
+        async with self._owner.file_operation("file_remove", check_path(path)):
+            await self._transfer.remove_path(path)
+
+
+def _open_local(local: str | Path) -> BinaryIO:
+    """Open a regular host file; never blocks on a FIFO or a device."""
+    try:
+        descriptor = os.open(local, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0))
+    except (OSError, ValueError) as error:
+        raise FileSystemError(
+            f"Cannot read the local file {str(local)!r}: {error}.",
+            hint="Check the path on this machine.",
+        ) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileSystemError(
+            f"{str(local)!r} on this machine is not a regular file.",
+            hint="Upload files one by one; pack a folder first.",
+        )
+    return open(descriptor, "rb")
+
+
+def _temporary_beside(target: Path) -> tuple[int, str]:
+    """A new file in ``target``'s folder, so that renaming it onto ``target`` is atomic."""
+    try:
+        if target.is_dir():
+            raise IsADirectoryError(f"{str(target)!r} is a folder")
+        return tempfile.mkstemp(prefix=f".{target.name[:100]}.", suffix=".part", dir=target.parent)
+    except (OSError, ValueError) as error:
+        raise FileSystemError(
+            f"Cannot write the local file {str(target)!r}: {error}.",
+            hint="Check the path on this machine.",
+        ) from error
+
+
+def _writer_to(file: BinaryIO, target: Path) -> Callable[[bytes], None]:
+    def write(piece: bytes) -> None:
+        try:
+            file.write(piece)
+        except OSError as error:
+            raise FileSystemError(
+                f"Cannot write the local file {str(target)!r}: {error}.",
+                hint="Free space on this machine.",
+            ) from error
+
+    return write
+
+
+def _replace(temporary: str, target: Path) -> None:
+    """Put the finished file in place, with the permissions that ``open()`` would have given it."""
+    try:
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~_umask()
+        os.chmod(temporary, mode)
+        os.replace(temporary, target)
+    except OSError as error:
+        raise FileSystemError(
+            f"Cannot write the local file {str(target)!r}: {error}.",
+            hint="Check the path on this machine.",
+        ) from error
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,286 @@
+"""Runs: the port that an adapter fills in, and what the core makes of it.
+
+An adapter supplies an :class:`Execution`; deadline, capture, kill on every way out, records and errors
+are done here, once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+import anyio
+import anyio.lowlevel
+
+from ._output import Output
+from ._record import OperationRecord
+from .errors import (
+    ConfigurationError,
+    ExecutionTimeout,
+    ResourceLimitExceeded,
+    SandboxError,
+    SandboxGone,
+)
+from .models import ExecResult, OutputChunk, RichOutput
+
+T = TypeVar("T")
+KILLED = 137
+"""Exit code of a run that was killed before it ended: 128 + SIGKILL."""
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a run ended, as the adapter reports it.
+
+    ``exit_code`` as in ``ExecResult``. ``timed_out``: the far side enforced the deadline before the
+    host did. ``limit``: a sentence naming the resource cap that killed the run, or None. ``notes``
+    and ``results`` go into the ``ExecResult`` as they are.
+    """
+
+    exit_code: int
+    timed_out: bool = False
+    limit: str | None = None
+    notes: tuple[str, ...] = ()
+    results: tuple[RichOutput, ...] | None = None
+
+
+class Execution(ABC):
+    """One command of a sandbox, as an adapter runs it. Built without I/O; then used like this:
+
+    ``start`` once, ``receive`` until it returns None, ``close`` at the end. Whenever that order is
+    broken off (error, deadline, cancellation, ``break``), even in the middle of ``start``, the core
+    calls ``kill`` under a bounded shield before ``close``.
+    """
+
+    exit: Exit | None = None
+    """Set by the time ``receive`` returns None."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Start the command. Cancelled half-way, the command may or may not run: ``kill`` follows."""
+
+    @abstractmethod
+    async def receive(self) -> OutputChunk | None:
+        """The next piece of output, or None when the run has ended. A cancelled call loses no byte."""
+
+    def receive_nowait(self) -> OutputChunk | None:
+        """A piece that has arrived and was not received, or None; read after ``kill`` for partial output."""
+        return None
+
+    @abstractmethod
+    async def kill(self) -> None:
+        """Return when the command and all its descendants are dead, started or not. Idempotent.
+
+        Runs shielded and bounded; may run while another task is inside ``receive``, which then returns
+        None or raises.
+        """
+
+    def close(self) -> None:  # noqa: B027 - most adapters hold nothing
+        """Release what the host holds for this run. Synchronous, so nothing can interrupt it."""
+
+
+class Owner(Protocol):
+    """What a run needs of its sandbox."""
+
+    async def put_down(self, execution: Execution) -> None:
+        """Kill the run; if it cannot be killed in time, the whole sandbox. Never raises."""
+        ...
+
+    def describe_timeout(self, seconds: float) -> str: ...
+
+
+@asynccontextmanager
+async def running(execution: Execution, owner: Owner) -> AsyncGenerator[None]:
+    """For the body the run may live; afterwards it has ended, one way or another."""
+    try:
+        yield
+    finally:
+        try:
+            if execution.exit is None:
+                await owner.put_down(execution)
+        finally:
+            execution.close()
+
+
+async def collect(
+    execution: Execution, owner: Owner, *, seconds: float, limit: int
+) -> tuple[Output, Exit]:
+    """Run to the end. Raises ``ExecutionTimeout`` and friends with the output printed until then."""
+    output = Output(limit)
+    timed_out = False
+    try:
+        async with running(execution, owner):
+            with anyio.move_on_after(seconds) as scope:
+                await execution.start()
+                while (chunk := await execution.receive()) is not None:
+                    output.add(chunk)
+            timed_out = scope.cancelled_caught
+    except SandboxGone as error:
+        error.partial = _partial(execution, output)
+        raise
+    if timed_out or execution.exit is None:
+        raise timeout_error(owner, seconds, _partial(execution, output))
+    raise_for_exit(execution.exit, owner, seconds, result_of(output, execution.exit))
+    return output, execution.exit
+
+
+def raise_for_exit(ended: Exit, owner: Owner, seconds: float, partial: ExecResult) -> None:
+    """Turn an end that was forced by a limit into its error."""
+    if ended.timed_out:
+        raise timeout_error(owner, seconds, partial)
+    if ended.limit is not None:
+        error = ResourceLimitExceeded(ended.limit)
+        error.partial = partial
+        raise error
+
+
+def timeout_error(owner: Owner, seconds: float, partial: ExecResult | None) -> ExecutionTimeout:
+    error = ExecutionTimeout(owner.describe_timeout(seconds))
+    error.partial = partial
+    return error
+
+
+def result_of(output: Output, ended: Exit) -> ExecResult:
+    return ExecResult(
+        ended.exit_code,
+        output.stdout.text(),
+        output.stderr.text(),
+        results=ended.results,
+        truncated=output.truncated,
+        notes=ended.notes + output.notes(),
+    )
+
+
+def _partial(execution: Execution, output: Output) -> ExecResult:
+    """What a run that did not end by itself had printed."""
+    while (chunk := execution.receive_nowait()) is not None:
+        output.add(chunk)
+    return result_of(output, execution.exit or Exit(KILLED))
+
+
+class BaseProcess:
+    """The ``Process`` of every adapter that uses :mod:`sandboxio.adapter`.
+
+    ``opened`` makes its record when it starts, ``closed`` hands the record on when it is over.
+    """
+
+    def __init__(
+        self,
+        execution: Execution,
+        owner: Owner,
+        *,
+        seconds: float,
+        opened: Callable[[], OperationRecord],
+        closed: Callable[[OperationRecord, BaseException | None], Awaitable[None]],
+    ) -> None:
+        self._execution = execution
+        self._owner = owner
+        self._seconds = seconds
+        self._deadline = 0.0
+        self._opened = opened
+        self._closed = closed
+        self._record: OperationRecord | None = None
+        self._outcome: ExecResult | SandboxError | None = None
+        self._bytes = 0
+        self._killed = False
+
+    async def __aenter__(self) -> Self:
+        if self._record is not None:
+            raise ConfigurationError(
+                "This process was entered before.", hint="Call stream() again."
+            )
+        self._record = self._opened()
+        self._deadline = anyio.current_time() + self._seconds
+        try:
+            await self._before_deadline(self._execution.start)
+        except BaseException as error:  # put down and re-raised, cancellation included
+            await self._finish(self._record, error)
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._record is not None:
+            await self._finish(self._record, error)
+
+    def __aiter__(self) -> AsyncIterator[OutputChunk]:
+        return self
+
+    async def __anext__(self) -> OutputChunk:
+        chunk = await self._receive()
+        if chunk is None:
+            raise StopAsyncIteration
+        return chunk
+
+    async def wait(self) -> ExecResult:
+        """The result, with ``streamed=True``; unread output is read and dropped. Idempotent."""
+        while await self._receive() is not None:
+            pass
+        assert isinstance(self._outcome, ExecResult)
+        return self._outcome
+
+    async def kill(self) -> None:
+        """Kill the command and its descendants; returns when they are dead. Idempotent."""
+        if self._record is None or self._outcome is not None or self._killed:
+            return
+        self._killed = True
+        await self._owner.put_down(self._execution)
+        await anyio.lowlevel.checkpoint_if_cancelled()
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, or None while the command runs."""
+        ended = self._execution.exit
+        return None if ended is None else ended.exit_code
+
+    async def _receive(self) -> OutputChunk | None:
+        if self._record is None:
+            raise ConfigurationError(
+                "The process has not started.", hint="Use `async with sandbox.stream(...)`."
+            )
+        if self._outcome is None:
+            try:
+                chunk = await self._before_deadline(self._execution.receive)
+                if chunk is not None:
+                    self._bytes += len(chunk.data)
+                    return chunk
+                self._outcome = self._streamed_result()
+                if self._execution.exit is not None and not self._killed:
+                    raise_for_exit(self._execution.exit, self._owner, self._seconds, self._outcome)
+            except SandboxError as error:
+                self._outcome = error
+        if isinstance(self._outcome, SandboxError):
+            raise self._outcome
+        return None
+
+    async def _before_deadline(self, step: Callable[[], Awaitable[T]]) -> T:
+        with anyio.CancelScope(deadline=self._deadline):
+            return await step()
+        await self._owner.put_down(self._execution)
+        raise timeout_error(self._owner, self._seconds, self._streamed_result())
+
+    def _streamed_result(self) -> ExecResult:
+        ended = self._execution.exit or Exit(KILLED)
+        return ExecResult(
+            ended.exit_code, "", "", results=ended.results, streamed=True, notes=ended.notes
+        )
+
+    async def _finish(self, record: OperationRecord, error: BaseException | None) -> None:
+        try:
+            if self._execution.exit is None and not self._killed:
+                await self._owner.put_down(self._execution)
+        finally:
+            self._execution.close()
+        if self._outcome is None:
+            self._outcome = self._streamed_result()
+        record.exit_code = self.returncode
+        record.bytes_out = self._bytes
+        await self._closed(record, error)

@@ -1,0 +1,463 @@
+"""What every adapter would otherwise write again; the base classes for adapter authors.
+
+An adapter supplies primitives: provision a sandbox, run one command (:class:`Execution`), move files
+(:class:`FileTransfer`), destroy. The base classes do the rest, once and for all backends: argument
+checks, effective timeouts, the closed state, capability refusals, kill on every way out, bounded
+teardown, and one record per operation. A third party may use them or implement the Protocols itself.
+
+Life of a sandbox: ``creating -> running -> killed | gone``. Every operation after that raises
+``SandboxGone``; ``kill()`` stays silent.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import ClassVar, Self
+
+import anyio
+import anyio.lowlevel
+
+from ._files import BaseFileSystem as BaseFileSystem
+from ._files import FileTransfer as FileTransfer
+from ._output import OUTPUT_LIMIT as OUTPUT_LIMIT
+from ._process import BaseProcess as BaseProcess
+from ._process import Execution as Execution
+from ._process import Exit as Exit
+from ._process import collect, result_of
+from ._record import OperationRecord, Recorder, Subject
+from ._redact import Redactor
+from ._request import SandboxRequest as SandboxRequest
+from ._request import check_code, check_command, check_env, check_request, check_timeout
+from ._teardown import bounded, teardown_grace, warn_orphan
+from .audit import AuditConfig
+from .errors import (
+    CapabilityNotSupported,
+    ConfigurationError,
+    ConnectError,
+    CreateTimeout,
+    ExecutionTimeout,
+    SandboxError,
+    SandboxGone,
+)
+from .models import Capability, ExecResult, IsolationTier, NetworkPolicy, Resources
+from .registry import supporting
+
+KILL_BOUND = 3.0
+"""Seconds to confirm that one run is dead. Under a saturated CPU quota 2.3 s were seen; then the sandbox goes."""
+
+
+class BaseSandbox(ABC):
+    """A live sandbox, complete but for the primitives below.
+
+    Args:
+        id: The backend's stable id.
+        backend: The backend's name, as in a DSN.
+        capabilities, isolation: Of this instance, not of the backend in general.
+        timeout: Seconds; what a call inherits when it names none.
+        metadata: The creator's labels, for warnings and records.
+        redactor: Knows the secrets of this sandbox; an empty one for a connected sandbox.
+        recorder: The backend instance's recorder (``BaseBackend._recorder``).
+        output_limit: Bytes kept of each stream of ``run`` and ``run_code``.
+    """
+
+    def __init__(
+        self,
+        *,
+        id: str,  # noqa: A002 - the specification's name
+        backend: str,
+        capabilities: Capability,
+        isolation: IsolationTier,
+        timeout: float,
+        metadata: Mapping[str, str],
+        redactor: Redactor,
+        recorder: Recorder,
+        output_limit: int = OUTPUT_LIMIT,
+    ) -> None:
+        self._id = id
+        self._backend = backend
+        self._capabilities = capabilities
+        self._isolation = isolation
+        self._timeout = timeout
+        self._metadata = dict(metadata)
+        self._redactor = redactor
+        self._recorder = recorder
+        self._output_limit = output_limit
+        self._owner_pid = os.getpid()
+        self._gone: str | None = None
+        self._files = BaseFileSystem(self, self._transfer())
+
+    # What an adapter supplies.
+
+    @abstractmethod
+    def _command(
+        self, command: str | tuple[str, ...], *, env: Mapping[str, str], seconds: float
+    ) -> Execution:
+        """A run of ``command`` (text goes to a shell, a tuple does not); no I/O yet.
+
+        ``env`` is only this call's; the adapter adds the sandbox's own. ``seconds`` is the deadline,
+        for backends that can enforce it on the far side as well.
+        """
+
+    @abstractmethod
+    def _code(
+        self, code: str, *, language: str, context_id: str | None, seconds: float
+    ) -> Execution:
+        """A run of ``code``; no I/O yet. Refuse a language that the backend has not."""
+
+    @abstractmethod
+    def _transfer(self) -> FileTransfer:
+        """The file primitives; called once, from ``__init__``."""
+
+    @abstractmethod
+    async def _destroy(self) -> None:
+        """End the sandbox and return when it is gone; success if it was gone already.
+
+        Runs shielded and bounded. Raises ``ConnectError`` if the backend refuses.
+        """
+
+    def _close(self) -> None:  # noqa: B027 - most adapters hold nothing
+        """Release what the host holds for this sandbox; synchronous, called after ``_destroy``."""
+
+    @property
+    @abstractmethod
+    def native(self) -> object:
+        """The provider's own object; outside the semver contract."""
+
+    # What callers use.
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    @property
+    def capabilities(self) -> Capability:
+        return self._capabilities
+
+    @property
+    def isolation(self) -> IsolationTier:
+        return self._isolation
+
+    @property
+    def files(self) -> BaseFileSystem:
+        return self._files
+
+    async def run(
+        self,
+        cmd: str | list[str],
+        *,
+        timeout: float | None = None,
+        env: dict[str, str] | None = None,
+    ) -> ExecResult:
+        """Run a command to its end. A list goes to the program as it is, a string to a shell.
+
+        A non-zero exit code is a result. Raises ``ExecutionTimeout`` when ``timeout`` seconds (default:
+        the sandbox's) are over, ``ResourceLimitExceeded``, ``SandboxGone``. Cancelled or timed out, the
+        command is dead with all its descendants before the exception leaves this call.
+        """
+        self.require(Capability.RUN_COMMAND, "run()")
+        command, seconds, extra = check_command(cmd), self._seconds(timeout), check_env(env)
+        execution = self._command(command, env=extra, seconds=seconds)
+        async with self._operation("exec", argv=_argv(command), env=extra) as record:
+            return await self._collect(execution, seconds, record)
+
+    async def run_code(
+        self,
+        code: str,
+        *,
+        language: str = "python",
+        context_id: str | None = None,
+        timeout: float | None = None,
+    ) -> ExecResult:
+        """Run code in an interpreter; several megabytes are fine. Raises as :meth:`run` does.
+
+        ``context_id`` keeps variables between calls and needs ``Capability.STATEFUL_CODE``.
+        """
+        self.require(Capability.RUN_CODE, "run_code()")
+        check_code(code, language, context_id)
+        if context_id is not None:
+            self.require(Capability.STATEFUL_CODE, "run_code(context_id=...)")
+        seconds = self._seconds(timeout)
+        execution = self._code(code, language=language, context_id=context_id, seconds=seconds)
+        size = len(code.encode())
+        async with self._operation("run_code", code=code, bytes_in=size) as record:
+            return await self._collect(execution, seconds, record)
+
+    def stream(
+        self,
+        cmd: str | list[str],
+        *,
+        timeout: float | None = None,
+        env: dict[str, str] | None = None,
+    ) -> BaseProcess:
+        """A command whose output is read while it runs: ``async with sandbox.stream(...) as process``."""
+        self.require(Capability.STREAMING, "stream()")
+        command, seconds, extra = check_command(cmd), self._seconds(timeout), check_env(env)
+        subject = self._subject(extra)
+
+        def opened() -> OperationRecord:
+            self._check_usable()
+            return self._recorder.open("stream", subject, argv=_argv(command))
+
+        return BaseProcess(
+            self._command(command, env=extra, seconds=seconds),
+            self,
+            seconds=seconds,
+            opened=opened,
+            closed=self._recorder.close,
+        )
+
+    async def kill(self) -> None:
+        """End the sandbox. Idempotent, bounded by ``SBX_TEARDOWN_GRACE``, and done even when cancelled.
+
+        Emits ``OrphanedSandboxWarning`` if the grace ends first; raises ``ConnectError`` if the backend
+        refuses.
+        """
+        if self._gone is not None or os.getpid() != self._owner_pid:
+            return
+        async with self._recorder.operation("kill", self._subject()):
+            await self._end("it was killed")
+        await anyio.lowlevel.checkpoint_if_cancelled()
+
+    async def __aenter__(self) -> Self:
+        return self  # no checkpoint here: between create() and the body nothing may be cancelled
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self.kill()
+        except SandboxError as failure:
+            if error is None:
+                raise
+            error.add_note(
+                f"The sandbox could not be ended: {failure}"
+            )  # the body's exception matters more
+            self._warn_orphan(failure.message)
+
+    def __repr__(self) -> str:
+        state = "running" if self._gone is None else "ended"
+        caps = "|".join(flag.name or "" for flag in self._capabilities)
+        return f"<{type(self).__name__} {self._backend}:{self._id[:12]} {self._isolation.value} {state} caps={caps}>"
+
+    # What the parts of a sandbox need of it.
+
+    def require(self, capability: Capability, what: str) -> None:
+        """Raise unless this sandbox declares ``capability`` and is still usable."""
+        if capability not in self._capabilities:
+            raise capability_error(self._backend, capability, what)
+        self._check_usable()
+
+    async def put_down(self, execution: Execution) -> None:
+        """Kill a run; if it cannot be confirmed dead in time, end the whole sandbox. Never raises."""
+        try:
+            if await bounded(execution.kill, seconds=min(KILL_BOUND, teardown_grace())):
+                return
+            why = "a run could not be confirmed dead, so the whole sandbox was ended"
+        except SandboxGone as error:
+            self.mark_gone(error.message)
+            return
+        except SandboxError as error:
+            why = f"a run could not be killed ({error.message}), so the whole sandbox was ended"
+        try:
+            await self._end(why)
+        except SandboxError as error:
+            self._warn_orphan(error.message)
+
+    def describe_timeout(self, seconds: float) -> str:
+        return f"The command did not end within {seconds:g} s and was killed."
+
+    def mark_gone(self, why: str) -> None:
+        """Remember that the sandbox has ended; later calls say ``why``."""
+        if self._gone is None:
+            self._gone = why
+            self._close()
+
+    @asynccontextmanager
+    async def file_operation(
+        self, event: str, path: str, *, bytes_in: int = 0
+    ) -> AsyncGenerator[OperationRecord]:
+        async with self._operation(event, argv=(path,), bytes_in=bytes_in) as record:
+            with anyio.move_on_after(self._timeout) as scope:
+                yield record
+            if scope.cancelled_caught:
+                raise ExecutionTimeout(
+                    f"{event} of {path!r} did not end within {self._timeout:g} s."
+                )
+
+    # Shared steps.
+
+    async def _collect(
+        self, execution: Execution, seconds: float, record: OperationRecord
+    ) -> ExecResult:
+        try:
+            output, ended = await collect(
+                execution, self, seconds=seconds, limit=self._output_limit
+            )
+        except SandboxError as error:
+            if (partial := getattr(error, "partial", None)) is not None:
+                record.exit_code = partial.exit_code
+            raise
+        record.exit_code, record.bytes_out = ended.exit_code, output.total
+        return result_of(output, ended)
+
+    @asynccontextmanager
+    async def _operation(
+        self,
+        event: str,
+        *,
+        argv: tuple[str, ...] | None = None,
+        code: str | None = None,
+        bytes_in: int = 0,
+        env: Mapping[str, str] | None = None,
+    ) -> AsyncGenerator[OperationRecord]:
+        subject = self._subject(env)
+        async with self._recorder.operation(
+            event, subject, argv=argv, code=code, bytes_in=bytes_in
+        ) as record:
+            try:
+                yield record
+            except SandboxGone as error:
+                self.mark_gone(error.message)
+                raise
+
+    def _subject(self, env: Mapping[str, str] | None = None) -> Subject:
+        redactor = self._redactor.including(env) if env else self._redactor
+        return Subject(self._id, self._isolation, self._metadata, redactor)
+
+    def _seconds(self, timeout: float | None) -> float:
+        return self._timeout if timeout is None else check_timeout(timeout)
+
+    def _check_usable(self) -> None:
+        if self._gone is not None:
+            raise SandboxGone(f"Sandbox {self._id} has ended: {self._gone}.")
+        if os.getpid() != self._owner_pid:
+            raise ConfigurationError(
+                f"Sandbox {self._id} belongs to process {self._owner_pid}; this is a fork of it.",
+                hint="Create a sandbox in this process, or connect() to it.",
+            )
+
+    async def _end(self, why: str) -> None:
+        """Destroy under the bounded shield, whatever is cancelled outside."""
+        try:
+            finished = await bounded(self._destroy)
+        except SandboxGone:
+            finished = True
+        if finished:
+            self.mark_gone(why)
+        else:
+            self._warn_orphan(f"it did not end within {teardown_grace():g} s")
+
+    def _warn_orphan(self, why: str) -> None:
+        warn_orphan(f"Sandbox {self._id}", backend=self._backend, labels=self._metadata, why=why)
+
+
+class BaseBackend(ABC):
+    """A backend, complete but for ``_check``, ``_provision`` and ``_attach``."""
+
+    name: ClassVar[str]
+    isolation: IsolationTier = IsolationTier.UNKNOWN
+    capabilities: Capability = Capability(0)
+
+    def __init__(self, *, audit: AuditConfig | None = None) -> None:
+        self._recorder = Recorder(self.name, audit)
+
+    def _check(self, request: SandboxRequest) -> None:  # noqa: B027 - a backend may honour everything
+        """Refuse, before any I/O, what this backend cannot honour; never ignore it."""
+
+    @abstractmethod
+    async def _provision(self, request: SandboxRequest) -> BaseSandbox:
+        """A usable sandbox with policy and caps applied before any user code can run.
+
+        Cancel-safe at every await: cancelled or failed, it leaves nothing behind (bounded by the grace).
+        """
+
+    @abstractmethod
+    async def _attach(self, sandbox_id: str) -> BaseSandbox:
+        """A handle on a running, managed sandbox; ``ConnectError`` for any other. Creates nothing."""
+
+    async def create(
+        self,
+        *,
+        template: str | None = None,
+        resources: Resources = Resources(),
+        network: NetworkPolicy = NetworkPolicy(),
+        env: dict[str, str] | None = None,
+        secrets: dict[str, str] | None = None,
+        timeout: float = 300,
+        metadata: dict[str, str] | None = None,
+    ) -> BaseSandbox:
+        """A new sandbox. Raises ``CreateTimeout`` after ``timeout`` seconds; cancelled, it leaves nothing."""
+        request = check_request(
+            template=template,
+            resources=resources,
+            network=network,
+            env=env,
+            secrets=secrets,
+            timeout=timeout,
+            metadata=metadata,
+        )
+        self._check_policy(request)
+        self._check(request)
+        redactor = Redactor(request.secrets.values()).including(request.env)
+        record = self._recorder.open(
+            "create", Subject("", self.isolation, request.metadata, redactor)
+        )
+        sandbox: BaseSandbox | None = None
+        try:
+            with anyio.move_on_after(request.timeout) as scope:
+                sandbox = await self._provision(request)
+            if sandbox is None:
+                assert scope.cancelled_caught
+                raise CreateTimeout(f"No usable sandbox came up within {request.timeout:g} s.")
+            record.subject = Subject(sandbox.id, sandbox.isolation, request.metadata, redactor)
+            await self._recorder.close(record)
+        except BaseException as error:  # nothing may be left, whatever happened; always re-raised
+            if sandbox is None:
+                await self._recorder.close(record, error)
+            else:
+                await sandbox.kill()
+            raise
+        return sandbox
+
+    async def connect(self, sandbox_id: str) -> BaseSandbox:
+        """A handle on a sandbox that already runs. Raises ``ConnectError`` if there is none."""
+        if not isinstance(sandbox_id, str) or not sandbox_id.strip() or "\0" in sandbox_id:
+            raise ConnectError(f"{sandbox_id!r} is not a sandbox id.")
+        async with self._recorder.operation("connect", Subject(sandbox_id, self.isolation)):
+            return await self._attach(sandbox_id)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} {self.isolation.value}>"
+
+    def _check_policy(self, request: SandboxRequest) -> None:
+        if Capability.NETWORK_POLICY not in self.capabilities:
+            raise capability_error(
+                self.name, Capability.NETWORK_POLICY, "create(): deny-by-default egress"
+            )
+        if request.network.egress == "learn":
+            raise CapabilityNotSupported(
+                'NetworkPolicy(egress="learn") is reserved for a later release.',
+                hint='Use egress="deny", or list hosts in allow=(...) on a backend that can.',
+            )
+        if request.resources.gpu is not None and Capability.GPU not in self.capabilities:
+            raise capability_error(self.name, Capability.GPU, "Resources(gpu=...)")
+
+
+def capability_error(backend: str, capability: Capability, what: str) -> CapabilityNotSupported:
+    """The refusal of ``what``, naming the backends that can do it."""
+    able = supporting(capability)
+    return CapabilityNotSupported(
+        f"Backend {backend!r} does not declare {capability.name}, which {what} needs.",
+        hint=f"These can: {', '.join(able)}." if able else "No installed backend declares it.",
+    )
+
+
+def _argv(command: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (command,) if isinstance(command, str) else command
