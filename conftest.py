@@ -1,4 +1,7 @@
-"""The rules every test here lives under. How they work is in tests/harness/; what to do is in CONTRIBUTING.md."""
+"""The rules that every test here lives under.
+
+How they work is in tests/harness/; what they mean for whoever writes a test is in CONTRIBUTING.md.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _started = time.time()
 _session_id = uuid.uuid4().hex
 _complaints: list[str] = []
 _skipped: dict[tuple[object, ...], dict[str, bool]] = defaultdict(dict)
-_used_engine = False
+_used: set[str] = set()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,7 +56,9 @@ def _unavailable(config: pytest.Config, name: str, problem: str) -> None:
 
 @pytest.fixture(params=LOOPS)
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    return backend_for(request.param, jumping=request.node.get_closest_marker("virtual_time") is not None)
+    return backend_for(
+        request.param, jumping=request.node.get_closest_marker("virtual_time") is not None
+    )
 
 
 @pytest.hookimpl(tryfirst=True)  # before -k, -m and --lf take items away
@@ -62,7 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return  # somebody asked for one variant of one test
     if lone := twins.without_twin(items):
         raise pytest.UsageError(
-            "every async test runs on asyncio and on trio (or says @pytest.mark.one_loop(reason)):\n  "
+            "every async test runs on asyncio and on trio, or is marked one_loop(reason):\n  "
             + "\n  ".join(lone)
         )
 
@@ -71,13 +76,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    global _used_engine
     for name, need in engines.NEEDS.items():
         if item.get_closest_marker(need.marker) is None:
             continue
         if problem := need.problem():
             _unavailable(item.config, name, problem)
-        _used_engine = _used_engine or name == "docker"
+        _used.add(name)
 
 
 @pytest.fixture(scope="session")
@@ -128,14 +132,21 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             lone = ", ".join(nodeid for nodeid, skipped in outcomes.items() if skipped)
             _complaints.append(f"skipped on one loop and run on the other: {lone}")
     if processes := leaks.processes_of_session(_session_id):
-        _complaints.extend(f"process {pid} is still there, now killed: {c}" for pid, c in processes.items())
+        _complaints.extend(
+            f"process {pid} is still there, now killed: {c}" for pid, c in processes.items()
+        )
         leaks.end_processes(processes)
-    if _used_engine:
+    if "docker" in _used:
         try:
-            _complaints.extend(f"{c} is still there" for c in engines.containers_left(_started, _session_id))
+            _complaints.extend(
+                f"{c} is still there" for c in engines.containers_left(_started, _session_id)
+            )
         except OSError as error:
             _complaints.append(f"cannot tell whether containers are left: {error}")
-    if _complaints and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+    if _complaints and session.exitstatus in (
+        pytest.ExitCode.OK,
+        pytest.ExitCode.NO_TESTS_COLLECTED,
+    ):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

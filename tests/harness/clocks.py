@@ -1,11 +1,11 @@
 """Two event loops, each on a real clock or on one that jumps.
 
-A jumping clock stands still while any task can run and otherwise goes straight to the next deadline,
-so an hour's sleep costs no time and deadlines fire at exact instants. trio brings such a clock; asyncio
-gets one here.
+A jumping clock stands still while any task can run and otherwise goes straight to the next
+deadline, so an hour's sleep costs no time and deadlines fire at exact instants. trio brings such a
+clock; asyncio gets one here.
 
-Caution, on both loops: the clock also jumps while a thread, a process or a socket is still busy. Jumping
-clocks are for tests whose other side lives in the same loop.
+Caution, on both loops: the clock also jumps while a thread, a process or a socket is still busy.
+Jumping clocks are for tests whose other side lives in the same loop.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class AutojumpEventLoop(asyncio.SelectorEventLoop):
-    """An asyncio loop whose clock starts at 0 and jumps to the next deadline when nothing can run."""
+    """An asyncio loop whose clock starts at 0 and jumps ahead when nothing can run."""
 
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
@@ -45,7 +45,7 @@ class AutojumpEventLoop(asyncio.SelectorEventLoop):
 
 
 def backend_for(loop: str, *, jumping: bool) -> tuple[str, dict[str, Any]]:
-    """What anyio's test runner needs to start `loop`; call it once a test, a clock keeps its time."""
+    """What anyio's test runner takes to start `loop`; made anew for each test, a clock goes on."""
     if not jumping:
         return loop, {}
     if loop == "asyncio":

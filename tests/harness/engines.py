@@ -1,6 +1,6 @@
 """What a test may need and a machine may lack, seen with nothing but the standard library.
 
-The code under test has an engine client of its own. This one is apart from it on purpose: it decides
+The code under test has an engine client of its own. This one is apart from it on purpose: it tells
 whether there is an engine, and what is left on it after a run.
 """
 
@@ -24,6 +24,9 @@ DEFAULT_HOST = "unix:///var/run/docker.sock"
 MANAGED_LABEL = "io.sandboxio.managed=true"
 SESSION_LABEL = "io.sandboxio.session"
 
+SETTLE_SECONDS = 10.0
+"""How long the engine may take to remove what it was told to, after the last test."""
+
 
 class _UnixConnection(http.client.HTTPConnection):
     def __init__(self, path: str, timeout: float) -> None:
@@ -45,15 +48,18 @@ def _connection(timeout: float) -> http.client.HTTPConnection:
     raise OSError(f"tests reach engines at unix:// and plain tcp:// only, not {host.geturl()}")
 
 
-def engine_request(method: str, path: str, *, timeout: float = 30.0) -> tuple[int, bytes]:
-    """Status and body of one request to the engine that DOCKER_HOST names.
+def engine_request(
+    method: str, path: str, *, body: object = None, timeout: float = 30.0
+) -> tuple[int, bytes]:
+    """Status and body of one request, with a JSON body or none, to the engine of DOCKER_HOST.
 
     Raises:
         OSError: nothing answers there within `timeout` seconds.
     """
     connection = _connection(timeout)
     try:
-        connection.request(method, path)
+        sent = None if body is None else json.dumps(body)
+        connection.request(method, path, sent, {"Content-Type": "application/json"})
         response = connection.getresponse()
         return response.status, response.read()
     except http.client.HTTPException as error:
@@ -85,7 +91,7 @@ def image_problem(image: str) -> str | None:
     status, _ = engine_request("GET", f"/images/{quote(image)}/json")
     if status == 200:
         return None
-    return f"the engine has no image {image}: name one that it has in SBX_TEST_IMAGE, or run 'make engine'"
+    return f"the engine has no image {image}: run 'make engine', or set SBX_TEST_IMAGE to one it has"
 
 
 @dataclass(frozen=True)
@@ -120,8 +126,8 @@ def _process_is_ours_or_gone(pid: str, session: str) -> bool:
 def managed_containers(since: float, session: str) -> list[str]:
     """Sandboxes that this run made and that still exist, running or not.
 
-    `since` is the Unix time at which the run began. Others may use the engine at the same time: a sandbox
-    whose creator lives and is no process of this run is theirs.
+    `since` is the Unix time at which the run began. Others may use the engine at the same time: a
+    sandbox whose creator lives and is no process of this run is theirs.
     """
     filters = quote(json.dumps({"label": [MANAGED_LABEL]}))
     status, body = engine_request("GET", f"/containers/json?all=1&filters={filters}")
@@ -129,16 +135,16 @@ def managed_containers(since: float, session: str) -> list[str]:
         raise OSError(f"the engine answers {status} to a list of containers: {body[:200]!r}")
     containers: list[dict[str, Any]] = json.loads(body)
     return [
-        f"container {container['Names'][0].lstrip('/')} ({container['Id'][:12]}, {container['State']})"
-        for container in containers
-        if container["Created"] >= int(since)
-        and _process_is_ours_or_gone(container["Labels"].get(SESSION_LABEL, ""), session)
+        f"container {found['Names'][0].lstrip('/')} ({found['Id'][:12]}, {found['State']})"
+        for found in containers
+        if found["Created"] >= int(since)
+        and _process_is_ours_or_gone(found["Labels"].get(SESSION_LABEL, ""), session)
     ]
 
 
-def containers_left(since: float, session: str, *, patience: float = 10.0) -> list[str]:
+def containers_left(since: float, session: str) -> list[str]:
     """As `managed_containers`, once those that the engine is just removing have gone."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + SETTLE_SECONDS
     while (left := managed_containers(since, session)) and time.monotonic() < deadline:
         time.sleep(0.1)
     return left

@@ -17,7 +17,7 @@ import anyio
 import pytest
 
 SETTLE_SECONDS = 2.0
-"""How long a thread, a task or a child may take to end after its test; the wait ends as soon as it has."""
+"""How long a thread, a task or a child may take to end after its test; most take no time."""
 
 SESSION_VARIABLE = "SBX_TEST_SESSION"
 """Set for the whole run and inherited by every process it starts, also by daemons."""
@@ -27,13 +27,13 @@ SESSION_VARIABLE = "SBX_TEST_SESSION"
 
 
 def descriptors() -> dict[int, str]:
-    """Open descriptors of this process and what they point to; empty where the system shows none."""
+    """Open descriptors and what they point to; empty where the system does not show them."""
     found: dict[int, str] = {}
     for folder in (Path("/proc/self/fd"), Path("/dev/fd")):
         if folder.is_dir():
-            for name in os.listdir(folder):
+            for entry in folder.iterdir():
                 try:
-                    found[int(name)] = os.readlink(folder / name)
+                    found[int(entry.name)] = str(entry.readlink())
                 except OSError:
                     continue  # the descriptor that lists this folder
             return found
@@ -57,7 +57,7 @@ def _is_idle_trio_worker(thread: threading.Thread) -> bool:
     return (
         frame is not None
         and frame.f_code.co_name == "_work"
-        and frame.f_code.co_filename.endswith(os.path.join("trio", "_core", "_thread_cache.py"))
+        and frame.f_code.co_filename.endswith("/trio/_core/_thread_cache.py")
     )
 
 
@@ -85,42 +85,49 @@ def _has_children() -> bool:
     return True
 
 
+def _processes() -> list[Path]:
+    """The folder in /proc of each process but this one; empty where there is no /proc."""
+    proc = Path("/proc")
+    if not proc.is_dir():
+        return []
+    others = (entry for entry in proc.iterdir() if entry.name.isdigit())
+    return [entry for entry in others if entry.name != str(os.getpid())]
+
+
+def _command(process: Path) -> str:
+    words = (process / "cmdline").read_bytes().split(b"\0")
+    return b" ".join(words).decode(errors="replace").strip()
+
+
 def children() -> dict[int, str]:
     """Direct children of this process, zombies included: pid to command line."""
     found: dict[int, str] = {}
-    if not _has_children() or not Path("/proc/self/stat").exists():
+    if not _has_children():
         return found
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
+    for process in _processes():
         try:
             # "pid (name) state parent ...": the name may hold spaces and brackets
-            state, parent = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[:2]
-            command = Path("/proc", entry, "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            state, parent = (process / "stat").read_text().rpartition(")")[2].split()[:2]
+            command = _command(process)
         except OSError:
             continue  # it ended meanwhile
         if int(parent) == os.getpid() and "multiprocessing.resource_tracker" not in command:
-            found[int(entry)] = command.strip() or f"(state {state})"
+            found[int(process.name)] = command or f"(state {state})"
     return found
 
 
 def new_children(before: dict[int, str]) -> list[str]:
-    return [f"child process {pid}: {command}" for pid, command in children().items() if pid not in before]
+    return [f"child process {pid}: {what}" for pid, what in children().items() if pid not in before]
 
 
 def processes_of_session(session: str) -> dict[int, str]:
     """Processes that inherited this run's variable, whoever their parent is now."""
     wanted = f"{SESSION_VARIABLE}={session}".encode()
     found: dict[int, str] = {}
-    if not Path("/proc/self/environ").exists():
-        return found
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) == os.getpid():
-            continue
+    for process in _processes():
         try:
-            if wanted in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
-                command = Path("/proc", entry, "cmdline").read_bytes().replace(b"\0", b" ")
-                found[int(entry)] = command.decode(errors="replace").strip()
+            if wanted in (process / "environ").read_bytes().split(b"\0"):
+                found[int(process.name)] = _command(process)
         except OSError:
             continue  # it ended, or is not ours to read
     return found

@@ -27,10 +27,12 @@ def loop_of(item: pytest.Item) -> str | None:
 def group_of(item: pytest.Item) -> tuple[object, ...]:
     """The same for two items that differ in their loop only."""
     callspec = getattr(item, "callspec", None)
-    others = {} if callspec is None else dict(callspec.indices)
+    others = {} if callspec is None else dict(callspec.params)
     others.pop("anyio_backend", None)
     parent = item.parent.nodeid if item.parent is not None else ""
-    return (parent, getattr(item, "originalname", item.name), *sorted(others.items()))
+    # pytest hands the very same object to each combination that a parameter value is part of
+    same = sorted((name, id(value)) for name, value in others.items())
+    return (parent, getattr(item, "originalname", item.name), *same)
 
 
 def one_loop_reason(item: pytest.Item) -> str | None:
