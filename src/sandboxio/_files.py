@@ -95,9 +95,7 @@ class BaseFileSystem:
                     hint="Pass bytes for content that is not UTF-8 text.",
                 ) from error
         elif not isinstance(data, (bytes, bytearray, memoryview)):
-            raise ConfigurationError(
-                f"files.write() takes bytes or str, got {type(data).__name__}."
-            )
+            raise ConfigurationError(f"files.write() takes bytes or str, got {type(data).__name__}.")
         size = len(data)
         async with self._owner.file_operation("file_write", check_path(path), bytes_in=size):
             await self._transfer.write_file(path, io.BytesIO(data), size, None)
@@ -121,12 +119,12 @@ class BaseFileSystem:
         async with self._owner.file_operation("file_download", remote) as record:
             handle, temporary = _temporary_beside(target)
             try:
-                with open(handle, "wb") as file:
+                with os.fdopen(handle, "wb") as file:
                     await self._transfer.read_file(remote, _writer_to(file, target))
                     record.bytes_out = file.tell()
                 _replace(temporary, target)
             finally:
-                Path(temporary).unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
 
     async def ls(self, path: str = ".") -> list[FileInfo]:
         """The entries of a folder, sorted by path; hidden ones included, ``.`` and ``..`` not."""
@@ -162,20 +160,21 @@ def _open_local(local: str | Path) -> BinaryIO:
             f"{str(local)!r} on this machine is not a regular file.",
             hint="Upload files one by one; pack a folder first.",
         )
-    return open(descriptor, "rb")
+    return os.fdopen(descriptor, "rb")
 
 
-def _temporary_beside(target: Path) -> tuple[int, str]:
+def _temporary_beside(target: Path) -> tuple[int, Path]:
     """A new file in ``target``'s folder, so that renaming it onto ``target`` is atomic."""
     try:
         if target.is_dir():
             raise IsADirectoryError(f"{str(target)!r} is a folder")
-        return tempfile.mkstemp(prefix=f".{target.name[:100]}.", suffix=".part", dir=target.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", suffix=".part", dir=target.parent)
     except (OSError, ValueError) as error:
         raise FileSystemError(
             f"Cannot write the local file {str(target)!r}: {error}.",
             hint="Check the path on this machine.",
         ) from error
+    return handle, Path(name)
 
 
 def _writer_to(file: BinaryIO, target: Path) -> Callable[[bytes], None]:
@@ -191,12 +190,12 @@ def _writer_to(file: BinaryIO, target: Path) -> Callable[[bytes], None]:
     return write
 
 
-def _replace(temporary: str, target: Path) -> None:
+def _replace(temporary: Path, target: Path) -> None:
     """Put the finished file in place, with the permissions that ``open()`` would have given it."""
     try:
         mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~_umask()
-        os.chmod(temporary, mode)
-        os.replace(temporary, target)
+        temporary.chmod(mode)
+        temporary.replace(target)
     except OSError as error:
         raise FileSystemError(
             f"Cannot write the local file {str(target)!r}: {error}.",

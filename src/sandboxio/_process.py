@@ -49,7 +49,7 @@ class Exit:
 
 
 class Execution(ABC):
-    """One command of a sandbox, as an adapter runs it. Built without I/O; then used like this:
+    """One command of a sandbox, as an adapter runs it. Built without I/O.
 
     ``start`` once, ``receive`` until it returns None, ``close`` at the end. Whenever that order is
     broken off (error, deadline, cancellation, ``break``), even in the middle of ``start``, the core
@@ -106,9 +106,7 @@ async def running(execution: Execution, owner: Owner) -> AsyncGenerator[None]:
             execution.close()
 
 
-async def collect(
-    execution: Execution, owner: Owner, *, seconds: float, limit: int
-) -> tuple[Output, Exit]:
+async def collect(execution: Execution, owner: Owner, *, seconds: float, limit: int) -> tuple[Output, Exit]:
     """Run to the end. Raises ``ExecutionTimeout`` and friends with the output printed until then."""
     output = Output(limit)
     timed_out = False
@@ -190,9 +188,7 @@ class BaseProcess:
 
     async def __aenter__(self) -> Self:
         if self._record is not None:
-            raise ConfigurationError(
-                "This process was entered before.", hint="Call stream() again."
-            )
+            raise ConfigurationError("This process was entered before.", hint="Call stream() again.")
         self._record = self._opened()
         self._deadline = anyio.current_time() + self._seconds
         try:
@@ -269,9 +265,7 @@ class BaseProcess:
 
     def _streamed_result(self) -> ExecResult:
         ended = self._execution.exit or Exit(KILLED)
-        return ExecResult(
-            ended.exit_code, "", "", results=ended.results, streamed=True, notes=ended.notes
-        )
+        return ExecResult(ended.exit_code, "", "", results=ended.results, streamed=True, notes=ended.notes)
 
     async def _finish(self, record: OperationRecord, error: BaseException | None) -> None:
         try:

@@ -54,9 +54,7 @@ def check_request(
         ("network", network, NetworkPolicy),
     ):
         if not isinstance(value, kind):
-            raise ConfigurationError(
-                f"{name} must be {kind.__name__}(...), got {type(value).__name__}."
-            )
+            raise ConfigurationError(f"{name} must be {kind.__name__}(...), got {type(value).__name__}.")
     checked_env, checked_secrets = check_env(env, "env"), check_env(secrets, "secrets")
     if both := sorted(checked_env.keys() & checked_secrets.keys()):
         raise ConfigurationError(
@@ -97,13 +95,9 @@ def check_command(cmd: str | Sequence[str]) -> str | tuple[str, ...]:
         _check_argument(cmd, "The command")
         return cmd
     if not isinstance(cmd, (list, tuple)):
-        raise ConfigurationError(
-            f"A command is a list of strings or a string, got {type(cmd).__name__}."
-        )
+        raise ConfigurationError(f"A command is a list of strings or a string, got {type(cmd).__name__}.")
     if not cmd or not cmd[0]:
-        raise ConfigurationError(
-            "The command is empty.", hint='Pass a list, for example ["python3", "-V"].'
-        )
+        raise ConfigurationError("The command is empty.", hint='Pass a list, for example ["python3", "-V"].')
     for position, argument in enumerate(cmd):
         _check_argument(argument, f"Argument {position} of the command")
     return tuple(cmd)
@@ -114,19 +108,15 @@ def check_env(env: Mapping[str, str] | None, what: str = "env") -> dict[str, str
     if env is None:
         return {}
     if not isinstance(env, Mapping):
-        raise ConfigurationError(
-            f"{what} must be a mapping of names to strings, got {type(env).__name__}."
-        )
+        raise ConfigurationError(f"{what} must be a mapping of names to strings, got {type(env).__name__}.")
     for name, value in env.items():
         if not _is_text(name) or not name or "=" in name or "\0" in name:
             raise ConfigurationError(f"{what} has a name that no environment can hold: {name!r}.")
         if not _is_text(value) or "\0" in value:
-            raise ConfigurationError(
-                f"{what}[{name!r}] must be a string without NUL or lone surrogates."
-            )
+            raise ConfigurationError(f"{what}[{name!r}] must be a string without NUL or lone surrogates.")
         if len(encode(name)) + len(encode(value)) + 1 > MAX_ARGUMENT:
             raise ConfigurationError(
-                f"{what}[{name!r}] is longer than {MAX_ARGUMENT} bytes, the most that Linux passes to a program.",
+                f"{what}[{name!r}] is longer than {MAX_ARGUMENT} bytes, the most that Linux passes on.",
                 hint="Write the value to a file with files.write() and pass the path.",
             )
     return dict(env)
@@ -145,9 +135,7 @@ def check_code(code: str, language: str, context_id: str | None) -> None:
     if not isinstance(language, str) or not language:
         raise ConfigurationError(f"language must be a non-empty string, got {language!r}.")
     if context_id is not None and (not isinstance(context_id, str) or not context_id):
-        raise ConfigurationError(
-            f"context_id must be a non-empty string or None, got {context_id!r}."
-        )
+        raise ConfigurationError(f"context_id must be a non-empty string or None, got {context_id!r}.")
 
 
 def check_path(path: str, what: str = "path") -> str:
@@ -182,9 +170,7 @@ def _check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
     if metadata is None:
         return {}
     if not isinstance(metadata, Mapping):
-        raise ConfigurationError(
-            f"metadata must be a mapping of strings, got {type(metadata).__name__}."
-        )
+        raise ConfigurationError(f"metadata must be a mapping of strings, got {type(metadata).__name__}.")
     for key, value in metadata.items():
         for part, text in (("key", key), ("value", value)):
             if (

@@ -55,9 +55,7 @@ async def bounded(work: Callable[[], Awaitable[None]], *, seconds: float | None 
     ``seconds`` is the teardown grace by default. Errors of ``work`` pass through. This is not a
     checkpoint: callers that must let a pending cancellation out do so after their last step.
     """
-    with anyio.move_on_after(
-        teardown_grace() if seconds is None else seconds, shield=True
-    ) as scope:
+    with anyio.move_on_after(teardown_grace() if seconds is None else seconds, shield=True) as scope:
         await work()
     return not scope.cancelled_caught
 

@@ -27,7 +27,7 @@ async def create(
     metadata: dict[str, str] | None = None,
     require_isolation: IsolationTier | None = None,
 ) -> AsyncSandbox:
-    """Create a sandbox; use it as ``async with await sandboxio.create() as sandbox``.
+    r"""Create a sandbox; use it as ``async with await sandboxio.create() as sandbox``.
 
     Args:
         target: A DSN (``"docker://python:3.12-slim"``), a typed config, or None for local Docker.
@@ -52,7 +52,7 @@ async def create(
     ...     async with await create("fake://") as sandbox:
     ...         return (await sandbox.run(["echo", "hello"])).stdout
     >>> anyio.run(main)
-    'hello\\n'
+    'hello\n'
     """
     config = _config(target)
     backend = _backend(config)
@@ -62,9 +62,7 @@ async def create(
         resources=_merged("resources", resources, config.resources, Resources()),
         network=_merged("network", network, config.network, NetworkPolicy()),
         env=_merged("env", env, None if config.env is None else dict(config.env), None),
-        secrets=_merged(
-            "secrets", secrets, None if config.secrets is None else dict(config.secrets), None
-        ),
+        secrets=_merged("secrets", secrets, None if config.secrets is None else dict(config.secrets), None),
         timeout=_merged("timeout", timeout, config.timeout, DEFAULT_TIMEOUT),
         metadata=_merged(
             "metadata", metadata, None if config.metadata is None else dict(config.metadata), None
@@ -102,7 +100,8 @@ def _backend(config: BackendConfig) -> Backend:
     if isinstance(backend, ConfigurableBackend):
         return backend.configured(config)
     raise ConfigurationError(
-        f"{type(config).__name__} has fields that backend {backend.name!r}, registered as {config.backend!r}, ignores.",
+        f"{type(config).__name__} has fields that backend {backend.name!r}, "
+        f"registered as {config.backend!r}, ignores.",
         hint="Use a DSN or BackendConfig with this backend.",
     )
 
@@ -113,7 +112,8 @@ def _check_isolation(backend: Backend, required: IsolationTier | None) -> None:
         if tier is IsolationTier.UNKNOWN and backend.name not in _warned:
             _warned.add(backend.name)
             warnings.warn(
-                f"Nobody verified how backend {backend.name!r} isolates; pass require_isolation= to refuse such backends.",
+                f"Nobody verified how backend {backend.name!r} isolates; "
+                "require_isolation= refuses such backends.",
                 UnverifiedIsolationWarning,
                 stacklevel=3,
             )
@@ -125,8 +125,9 @@ def _check_isolation(backend: Backend, required: IsolationTier | None) -> None:
         )
     if not tier.satisfies(required):
         raise ConfigurationError(
-            f"Backend {backend.name!r} is tier {tier.value!r}, and {required.value!r} is required; nothing was created.",
-            hint="Use a stronger backend (e2b:// is microvm), or lower require_isolation.",
+            f"Backend {backend.name!r} is tier {tier.value!r} and {required.value!r} is required; "
+            "nothing was created.",
+            hint="Use a backend of a stronger tier, or lower require_isolation.",
         )
 
 

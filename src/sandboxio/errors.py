@@ -45,13 +45,24 @@ class CommandOutput(Protocol):
     """
 
     @property
-    def exit_code(self) -> int: ...
+    def exit_code(self) -> int:
+        """0 to 255."""
+        ...
+
     @property
-    def stdout(self) -> str: ...
+    def stdout(self) -> str:
+        """Decoded standard output."""
+        ...
+
     @property
-    def stderr(self) -> str: ...
+    def stderr(self) -> str:
+        """Decoded standard error."""
+        ...
+
     @property
-    def truncated(self) -> bool: ...
+    def truncated(self) -> bool:
+        """True if more was printed than is kept."""
+        ...
 
 
 class SandboxError(Exception):
@@ -118,9 +129,7 @@ class ConnectError(SandboxError):
     """The backend did not serve a management call: connect, list or kill."""
 
     code = "SBX_E1202"
-    default_hint = (
-        "Check the sandbox id with `sandboxio reap`, and the backend with `sandboxio doctor`."
-    )
+    default_hint = "Check the sandbox id with `sandboxio reap`, and the backend with `sandboxio doctor`."
 
 
 class SandboxTimeout(SandboxError):
@@ -142,9 +151,7 @@ class SandboxGone(SandboxError):
     """
 
     code = "SBX_E1204"
-    default_hint = (
-        "Create a new sandbox; raise create(timeout=...) if its lifetime ended too early."
-    )
+    default_hint = "Create a new sandbox; raise create(timeout=...) if its lifetime ended too early."
     partial: CommandOutput | None = None
 
 
@@ -166,9 +173,7 @@ class ExecutionTimeout(SandboxTimeout):
     """
 
     code = "SBX_E1302"
-    default_hint = (
-        "Raise timeout= on the call, or make the command do less; see .partial for its output."
-    )
+    default_hint = "Raise timeout= on the call, or make the command do less; see .partial for its output."
     partial: CommandOutput | None = None
 
 
@@ -226,9 +231,7 @@ class PathNotFound(FileSystemError):
     """The path does not exist in the sandbox."""
 
     code = "SBX_E1701"
-    default_hint = (
-        "List the folder with files.ls(); relative paths start at the sandbox's working folder."
-    )
+    default_hint = "List the folder with files.ls(); relative paths start at the sandbox's working folder."
 
 
 def catalogue() -> list[type[SandboxError]]:

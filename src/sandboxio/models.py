@@ -119,9 +119,7 @@ class Resources:
                     f"Resources.{name} must be a number{' of MiB' if name != 'cpu' else ''}, got {value!r}."
                 )
             if not math.isfinite(value) or value <= 0:
-                raise ConfigurationError(
-                    f"Resources.{name} must be positive and finite, got {value!r}."
-                )
+                raise ConfigurationError(f"Resources.{name} must be positive and finite, got {value!r}.")
 
 
 @dataclass(frozen=True)
@@ -146,17 +144,15 @@ class NetworkPolicy:
                 f'NetworkPolicy.egress must be "deny", "allow" or "learn", got {self.egress!r}.'
             )
         for name, kind in (("allow", str), ("ingress_ports", int)):
-            value = getattr(self, name)
-            if not isinstance(value, tuple) or not all(
-                isinstance(item, kind) and item for item in value
-            ):
+            value: tuple[object, ...] = getattr(self, name)
+            if not isinstance(value, tuple) or not all(isinstance(item, kind) and item for item in value):
                 raise ConfigurationError(
                     f"NetworkPolicy.{name} must be a tuple of {kind.__name__}, got {value!r}.",
                     hint=f"Write a tuple, with its comma: NetworkPolicy({name}=({value!r},)).",
                 )
         if self.egress == "allow" and self.allow:
             raise ConfigurationError(
-                'NetworkPolicy(egress="allow") already lets everything out, so allow=... would have no effect.',
+                'NetworkPolicy(egress="allow") lets everything out, so allow=... would have no effect.',
                 hint='Drop egress="allow" to let only the listed hosts through.',
             )
 

@@ -65,24 +65,52 @@ class AsyncFileSystem(Protocol):
     ``FileSystemError``.
     """
 
-    async def read(self, path: str) -> bytes: ...
-    async def write(self, path: str, data: bytes | str) -> None: ...
-    async def upload(self, local: str | Path, remote: str) -> None: ...
-    async def download(self, remote: str, local: str | Path) -> None: ...
-    async def ls(self, path: str = ".") -> list[FileInfo]: ...
-    async def mkdir(self, path: str, *, parents: bool = False) -> None: ...
-    async def remove(self, path: str) -> None: ...
+    async def read(self, path: str) -> bytes:
+        """The bytes of a regular file, up to the backend's limit for reading into memory."""
+        ...
+
+    async def write(self, path: str, data: bytes | str) -> None:
+        """Write a file whole or not at all; text is encoded as UTF-8."""
+        ...
+
+    async def upload(self, local: str | Path, remote: str) -> None:
+        """Copy a regular host file into the sandbox, streamed, with its permission bits."""
+        ...
+
+    async def download(self, remote: str, local: str | Path) -> None:
+        """Copy a regular sandbox file to the host, streamed; on failure ``local`` is as before."""
+        ...
+
+    async def ls(self, path: str = ".") -> list[FileInfo]:
+        """The entries of a folder, sorted by path."""
+        ...
+
+    async def mkdir(self, path: str, *, parents: bool = False) -> None:
+        """Make a folder; ``parents`` makes those above too and accepts an existing one."""
+        ...
+
+    async def remove(self, path: str) -> None:
+        """Remove a file, or a folder and all in it; links are not followed."""
+        ...
 
 
 class AsyncSandbox(Protocol):
     """A live sandbox: an async context manager whose exit ends it."""
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """Stable and unique within the backend for the sandbox's life."""
+        ...
+
     @property
-    def capabilities(self) -> Capability: ...
+    def capabilities(self) -> Capability:
+        """What this very sandbox can do."""
+        ...
+
     @property
-    def isolation(self) -> IsolationTier: ...
+    def isolation(self) -> IsolationTier:
+        """How this very sandbox is isolated."""
+        ...
 
     async def run(
         self,
@@ -90,7 +118,14 @@ class AsyncSandbox(Protocol):
         *,
         timeout: float | None = None,
         env: dict[str, str] | None = None,
-    ) -> ExecResult: ...
+    ) -> ExecResult:
+        """Run a command to its end; a list never goes through a shell.
+
+        ``timeout`` is in seconds; None inherits the sandbox's, it never means "no limit". ``env`` is added
+        for this call. Raises ``ExecutionTimeout``, ``ResourceLimitExceeded``, ``SandboxGone``; never for a
+        non-zero exit. Cancelled, the command is dead before the cancellation leaves.
+        """
+        ...
 
     async def run_code(
         self,
@@ -99,7 +134,9 @@ class AsyncSandbox(Protocol):
         language: str = "python",
         context_id: str | None = None,
         timeout: float | None = None,
-    ) -> ExecResult: ...
+    ) -> ExecResult:
+        """Run code in an interpreter; ``context_id`` keeps state and needs ``STATEFUL_CODE``."""
+        ...
 
     def stream(
         self,
@@ -107,14 +144,23 @@ class AsyncSandbox(Protocol):
         *,
         timeout: float | None = None,
         env: dict[str, str] | None = None,
-    ) -> Process: ...
+    ) -> Process:
+        """A command to be read while it runs; not a coroutine, it starts on ``async with``."""
+        ...
 
-    async def kill(self) -> None: ...
+    async def kill(self) -> None:
+        """End the sandbox; idempotent, bounded, and safe inside a shielded scope."""
+        ...
 
     @property
-    def files(self) -> AsyncFileSystem: ...
+    def files(self) -> AsyncFileSystem:
+        """Its files."""
+        ...
+
     @property
-    def native(self) -> object: ...
+    def native(self) -> object:
+        """The provider's own object; outside the semver contract."""
+        ...
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(
@@ -130,11 +176,19 @@ class Backend(Protocol):
     """Makes sandboxes. One object may serve several event loops, one after another or at once."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The scheme of its DSN."""
+        ...
+
     @property
-    def capabilities(self) -> Capability: ...
+    def capabilities(self) -> Capability:
+        """What its sandboxes can do in general."""
+        ...
+
     @property
-    def isolation(self) -> IsolationTier: ...
+    def isolation(self) -> IsolationTier:
+        """The tier of the sandboxes that ``create()`` will make."""
+        ...
 
     async def create(
         self,
@@ -146,18 +200,22 @@ class Backend(Protocol):
         secrets: dict[str, str] | None = None,
         timeout: float = 300,
         metadata: dict[str, str] | None = None,
-    ) -> AsyncSandbox: ...
+    ) -> AsyncSandbox:
+        """A usable sandbox with policy and caps in force, or an error and nothing left."""
+        ...
 
-    async def connect(self, sandbox_id: str) -> AsyncSandbox: ...
+    async def connect(self, sandbox_id: str) -> AsyncSandbox:
+        """A handle on a running sandbox; raises ``ConnectError`` and creates nothing."""
+        ...
 
 
 @runtime_checkable
 class ReapableBackend(Backend, Protocol):
     """A backend that can list and end what it holds under sandboxio's label."""
 
-    async def list_managed(
-        self, *, labels: Mapping[str, str] | None = None
-    ) -> list[ManagedSandbox]: ...
+    async def list_managed(self, *, labels: Mapping[str, str] | None = None) -> list[ManagedSandbox]:
+        """What the provider holds, ended sandboxes included; ``labels`` narrows by metadata."""
+        ...
 
     async def kill_managed(self, sandbox_id: str) -> bool:
         """True if it was ended now, False if it was gone already. Raises ``ConnectError``."""

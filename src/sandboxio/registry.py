@@ -34,13 +34,9 @@ def register(name: str, factory: str | Callable[[], Backend]) -> None:
     >>> unregister("docker")
     """
     if not isinstance(name, str) or not name.isidentifier():
-        raise ConfigurationError(
-            f"A backend's name is an identifier such as 'docker', got {name!r}."
-        )
+        raise ConfigurationError(f"A backend's name is an identifier such as 'docker', got {name!r}.")
     if not callable(factory) and (not isinstance(factory, str) or factory.count(":") != 1):
-        raise ConfigurationError(
-            f"Register a callable or the text 'package.module:Class', got {factory!r}."
-        )
+        raise ConfigurationError(f"Register a callable or the text 'package.module:Class', got {factory!r}.")
     _registered[name] = factory
     _resolved.pop(name, None)
 
@@ -60,9 +56,7 @@ def resolve(name: str) -> Backend:
 
 def names() -> list[str]:
     """Every name that could be resolved, sorted; imports nothing."""
-    return sorted(
-        {*_registered, *(point.name for point in importlib.metadata.entry_points(group=GROUP))}
-    )
+    return sorted({*_registered, *(point.name for point in importlib.metadata.entry_points(group=GROUP))})
 
 
 def supporting(capability: Capability) -> list[str]:
@@ -112,8 +106,8 @@ def _checked(name: str, made: object) -> Backend:
     if isinstance(made, Backend):
         return made
     raise ConfigurationError(
-        f"What is registered as {name!r} is no backend: {type(made).__name__} lacks name, capabilities, isolation, "
-        "create() or connect().",
+        f"What is registered as {name!r} is no backend: {type(made).__name__} lacks name, capabilities, "
+        "isolation, create() or connect().",
         hint="Implement sandboxio.protocols.Backend, or inherit sandboxio.adapter.BaseBackend.",
     )
 
