@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+from ._redact import Redactor
 from .errors import ConfigurationError
 from .models import NetworkPolicy, Resources
 
@@ -20,20 +22,27 @@ MAX_ARGUMENT = 131_071
 
 @dataclass(frozen=True)
 class SandboxRequest:
-    """One checked ``create()`` call. Mappings are copies; ``env`` and ``secrets`` stay out of the repr."""
+    """One checked ``create()`` call, or what is known of the one behind a connected sandbox.
 
-    template: str | None
-    resources: Resources
-    network: NetworkPolicy
+    Mappings are copies; ``env`` and ``secrets`` stay out of the repr."""
+
     timeout: float
-    env: Mapping[str, str] = field(repr=False)
-    secrets: Mapping[str, str] = field(repr=False)
-    metadata: Mapping[str, str]
+    template: str | None = None
+    resources: Resources = Resources()
+    network: NetworkPolicy = NetworkPolicy()
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def variables(self) -> dict[str, str]:
         """Environment of every run in the sandbox: ``env`` and ``secrets`` together."""
         return {**self.env, **self.secrets}
+
+    @cached_property
+    def redactor(self) -> Redactor:
+        """Takes the secrets of this sandbox out of any text; made once, for compiling it costs time."""
+        return Redactor(self.secrets.values()).including(self.env)
 
 
 def check_request(

@@ -29,7 +29,6 @@ from ._process import Execution as Execution
 from ._process import Exit as Exit
 from ._process import collect, result_of
 from ._record import OperationRecord, Recorder, Subject
-from ._redact import Redactor
 from ._request import SandboxRequest as SandboxRequest
 from ._request import check_code, check_command, check_env, check_request, check_timeout
 from ._teardown import bounded, teardown_grace, warn_orphan
@@ -59,9 +58,8 @@ class BaseSandbox(ABC):
         id: The backend's stable id.
         backend: The backend's name, as in a DSN.
         capabilities, isolation: Of this instance, not of the backend in general.
-        timeout: Seconds; what a call inherits when it names none.
-        metadata: The creator's labels, for warnings and records.
-        redactor: Knows the secrets of this sandbox; an empty one for a connected sandbox.
+        request: What it was created with: timeout, env, secrets, metadata, policy. For a connected
+            sandbox, what its labels tell.
         recorder: The backend instance's recorder (``BaseBackend._recorder``).
         output_limit: Bytes kept of each stream of ``run`` and ``run_code``.
     """
@@ -73,9 +71,7 @@ class BaseSandbox(ABC):
         backend: str,
         capabilities: Capability,
         isolation: IsolationTier,
-        timeout: float,
-        metadata: Mapping[str, str],
-        redactor: Redactor,
+        request: SandboxRequest,
         recorder: Recorder,
         output_limit: int = OUTPUT_LIMIT,
     ) -> None:
@@ -83,9 +79,7 @@ class BaseSandbox(ABC):
         self._backend = backend
         self._capabilities = capabilities
         self._isolation = isolation
-        self._timeout = timeout
-        self._metadata = dict(metadata)
-        self._redactor = redactor
+        self._request = request
         self._recorder = recorder
         self._output_limit = output_limit
         self._owner_pid = os.getpid()
@@ -200,7 +194,7 @@ class BaseSandbox(ABC):
         """A command whose output is read while it runs: ``async with sandbox.stream(...) as process``."""
         self.require(Capability.STREAMING, "stream()")
         command, seconds, extra = check_command(cmd), self._seconds(timeout), check_env(env)
-        subject = self._subject(extra)
+        subject = self.subject(extra)
 
         def opened() -> OperationRecord:
             self._check_usable()
@@ -222,7 +216,7 @@ class BaseSandbox(ABC):
         """
         if self._gone is not None or os.getpid() != self._owner_pid:
             return
-        async with self._recorder.operation("kill", self._subject()):
+        async with self._recorder.operation("kill", self.subject()):
             await self._end("it was killed")
         await anyio.lowlevel.checkpoint_if_cancelled()
 
@@ -289,10 +283,10 @@ class BaseSandbox(ABC):
     ) -> AsyncGenerator[OperationRecord]:
         """Record around one file operation, with the sandbox's timeout as its deadline."""
         async with self._operation(event, argv=(path,), bytes_in=bytes_in) as record:
-            with anyio.move_on_after(self._timeout) as scope:
+            with anyio.move_on_after(self._request.timeout) as scope:
                 yield record
             if scope.cancelled_caught:
-                raise ExecutionTimeout(f"{event} of {path!r} did not end within {self._timeout:g} s.")
+                raise ExecutionTimeout(f"{event} of {path!r} did not end within {self._request.timeout:g} s.")
 
     # Shared steps.
 
@@ -316,7 +310,7 @@ class BaseSandbox(ABC):
         bytes_in: int = 0,
         env: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[OperationRecord]:
-        subject = self._subject(env)
+        subject = self.subject(env)
         async with self._recorder.operation(
             event, subject, argv=argv, code=code, bytes_in=bytes_in
         ) as record:
@@ -326,12 +320,13 @@ class BaseSandbox(ABC):
                 self.mark_gone(error.message)
                 raise
 
-    def _subject(self, env: Mapping[str, str] | None = None) -> Subject:
-        redactor = self._redactor.including(env) if env else self._redactor
-        return Subject(self._id, self._isolation, self._metadata, redactor)
+    def subject(self, env: Mapping[str, str] | None = None) -> Subject:
+        """Whom a record of this sandbox is about; ``env`` is the call's own, for redaction."""
+        redactor = self._request.redactor.including(env) if env else self._request.redactor
+        return Subject(self._id, self._isolation, self._request.metadata, redactor)
 
     def _seconds(self, timeout: float | None) -> float:
-        return self._timeout if timeout is None else check_timeout(timeout)
+        return self._request.timeout if timeout is None else check_timeout(timeout)
 
     def _check_usable(self) -> None:
         if self._gone is not None:
@@ -354,7 +349,7 @@ class BaseSandbox(ABC):
             self._warn_orphan(f"it did not end within {teardown_grace():g} s")
 
     def _warn_orphan(self, why: str) -> None:
-        warn_orphan(f"Sandbox {self._id}", backend=self._backend, labels=self._metadata, why=why)
+        warn_orphan(f"Sandbox {self._id}", backend=self._backend, labels=self._request.metadata, why=why)
 
 
 class BaseBackend(ABC):
@@ -404,15 +399,16 @@ class BaseBackend(ABC):
         )
         self._check_policy(request)
         self._check(request)
-        redactor = Redactor(request.secrets.values()).including(request.env)
-        record = self._recorder.open("create", Subject("", self.isolation, request.metadata, redactor))
+        record = self._recorder.open(
+            "create", Subject("", self.isolation, request.metadata, request.redactor)
+        )
         sandbox: BaseSandbox | None = None
         try:
             with anyio.move_on_after(request.timeout):
                 sandbox = await self._provision(request)
             if sandbox is None:  # the scope above swallowed its own cancellation
                 raise _create_timeout(request)  # noqa: TRY301 - it must pass the clause below like the rest
-            record.subject = Subject(sandbox.id, sandbox.isolation, request.metadata, redactor)
+            record.subject = sandbox.subject()
             await self._recorder.close(record)
         except BaseException as error:  # nothing may be left, whatever happened; always re-raised
             if sandbox is None:
