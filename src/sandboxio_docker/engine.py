@@ -1,0 +1,480 @@
+"""The Docker Engine API as the adapter speaks it: requests, streams, upgrades, one version.
+
+    engine = Engine()                              # finds the endpoint; or Engine("unix:///x.sock")
+    await engine.get_json("/containers/json", params={"all": True, "filters": {"label": ["x"]}})
+    await engine.request("DELETE", f"/containers/{cid}", params={"force": True})  -> httpx.Response
+    async with engine.stream("GET", "/events", params=...) as answer:
+        async for piece in answer: ...             # answer.status, answer.headers; bytes
+    with engine.resumable("POST", "/containers/create", json=...) as pending:
+        response = await pending.finish()          # cancelled? finish() again under the caller's shield
+    attach = await engine.upgrade("POST", f"/containers/{cid}/attach", params=...)  -> Hijacked
+    await attach.send(data); await attach.receive(); await attach.half_close(); attach.close()
+    await engine.negotiate()                       -> Versions(used="1.41", engine="1.41", ...)
+
+Paths are given without the version; it is negotiated once per engine (``GET /_ping``) and put in front.
+Parameters: True is 1, None is left out, a mapping or list is JSON, text keeps bytes that are not UTF-8
+(lone surrogates). Errors are :class:`EngineError` (it answered with one) and :class:`EngineUnavailable`
+(nothing answered, or the connection broke), besides :class:`ConfigurationError` for an address that
+cannot be used. ``__cause__`` is kept.
+
+An engine object holds no connection: it needs no closing, and serves several event loops and threads
+at once. The timeouts of this file end waits for an engine that is silent; only a caller's own deadline
+ends a stream.
+
+Source: Docker Engine API v1.41 to v1.52, https://docs.docker.com/reference/api/engine/version-history/
+"""
+
+from __future__ import annotations
+
+import json as _json
+import os
+from collections.abc import AsyncGenerator, AsyncIterable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+import anyio
+import h11
+import httpx
+
+from sandboxio.errors import ConfigurationError
+
+from .endpoint import Endpoint, find_endpoint
+from .faults import EngineError, EngineUnavailable, Fault, reason_in
+from .hijack import Hijacked
+from .transport import EngineTransport, Exchange
+from .versions import LEAST_API, NEWEST_API, Versions, choose, numbers
+
+__all__ = [
+    "LEAST_API",
+    "NEWEST_API",
+    "BodyStream",
+    "Engine",
+    "EngineError",
+    "EngineUnavailable",
+    "Fault",
+    "Hijacked",
+    "Pending",
+    "Versions",
+]
+
+PROBE_TIMEOUT: Final = 4.0
+"""Seconds in which a connection must open, and in which the first request must be answered in full."""
+WRITE_TIMEOUT: Final = 30.0
+"""Seconds in which the engine must take at least one byte of a request."""
+READ_TIMEOUT: Final = 120.0
+"""Seconds without a byte before a plain request fails: starts and removals on a busy disk are slow."""
+MAX_ANSWER: Final = 64 << 20
+"""Bytes of an answer that is read as a whole; a list of ten thousand containers is about 20 MB."""
+
+Params = Mapping[str, object]
+
+
+class Engine:
+    """A client of one engine; see the top of the file. ``endpoint`` is found at the first request."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint | str | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+        home: Path | None = None,
+    ) -> None:
+        self._given = endpoint
+        self._environ = os.environ if environ is None else environ
+        self._home = home
+        self._transport: EngineTransport | None = None
+        self._versions: Versions | None = None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where the engine is. Raises what :func:`find_endpoint` raises."""
+        return self._reach().endpoint
+
+    async def negotiate(self) -> Versions:
+        """The version in use; asks the engine the first time. Two tasks at once may both ask.
+
+        Raises :class:`EngineUnavailable` within ``PROBE_TIMEOUT`` if nothing answers, if it is not a
+        Docker engine, or if it serves no version that this adapter speaks.
+        """
+        if self._versions is None:
+            self._versions = await _negotiate(self, self._environ.get("DOCKER_API_VERSION", ""))
+        return self._versions
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params | None = None,
+        json: object = None,
+        content: bytes | AsyncIterable[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+        read_timeout: float | None = READ_TIMEOUT,
+    ) -> httpx.Response:
+        """One request; its whole answer. Raises :class:`EngineError` for a status of 400 and above."""
+        pending = Pending(self, _Request(method, path, params, json, content, headers, read_timeout))
+        with pending:
+            return await pending.finish()
+
+    async def get_json(self, path: str, *, params: Params | None = None) -> Any:
+        """The parsed JSON answer of a GET."""
+        return _parsed(await self.request("GET", path, params=params), path)
+
+    async def post_json(self, path: str, json: object = None, *, params: Params | None = None) -> Any:
+        """The parsed JSON answer of a POST; None if the answer is empty."""
+        response = await self.request("POST", path, params=params, json=json)
+        return _parsed(response, path) if response.content else None
+
+    def resumable(
+        self, method: str, path: str, *, params: Params | None = None, json: object = None
+    ) -> Pending:
+        """A request whose answer can still be read after a cancellation. Does no I/O by itself."""
+        return Pending(self, _Request(method, path, params, json, None, None, READ_TIMEOUT))
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params | None = None,
+        json: object = None,
+        content: bytes | AsyncIterable[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+        read_timeout: float | None = None,
+    ) -> AsyncGenerator[BodyStream, None]:
+        """A request whose answer is read piece by piece, inside ``async with``; leaving it closes.
+
+        ``read_timeout`` None: only the caller's own deadline ends a silent stream.
+        """
+        await self.negotiate()
+        request = _Request(method, path, params, json, content, headers, read_timeout)
+        exchange = self.exchange(request)
+        try:
+            with _typed(self, request, exchange):
+                head = await exchange.head()
+            if head.status_code >= 400:
+                raise await _refusal(self, request, exchange)
+            yield BodyStream(self, request, exchange, head)
+        finally:
+            exchange.close()
+
+    async def upgrade(
+        self, method: str, path: str, *, params: Params | None = None, json: object = None
+    ) -> Hijacked:
+        """A request that turns its connection into a raw one (attach, exec start); the caller closes it.
+
+        Both ``101`` and, from engines that upgrade without saying so, ``200`` are taken. Cancelled: the
+        connection is closed; what the engine had started by then, it has started.
+        """
+        await self.negotiate()
+        upgrade = {"Upgrade": "tcp", "Connection": "Upgrade"}
+        request = _Request(method, path, params, json, None, upgrade, READ_TIMEOUT)
+        exchange = self.exchange(request)
+        try:
+            with _typed(self, request, exchange):
+                head = await exchange.head()
+            if head.status_code >= 400:
+                raise await _refusal(self, request, exchange)
+            framed = {b"content-length", b"transfer-encoding"} & {name for name, _ in head.headers}
+            if head.status_code not in (101, 200) or (head.status_code == 200 and framed):
+                raise _broken(
+                    self, request, f"it answered {head.status_code} with an ordinary body", exchange
+                )
+            wire, early = exchange.detach()
+            return Hijacked(request.operation, wire, early)
+        finally:
+            exchange.close()
+
+    def forget_version(self) -> None:
+        """Negotiate again at the next request: the engine was replaced by another version."""
+        self._versions = None
+
+    def exchange(self, request: _Request, prefix: str | None = None) -> Exchange:
+        """For the parts of this file: one request, not begun yet; the caller closes it."""
+        transport = self._reach()
+        if prefix is None:
+            prefix = f"/v{self._versions.used}" if self._versions else ""
+        return transport.exchange(request.build(transport.endpoint, prefix))
+
+    def _reach(self) -> EngineTransport:
+        if self._transport is None:
+            given = self._given
+            if not isinstance(given, Endpoint):
+                given = find_endpoint(given, environ=self._environ, home=self._home)
+            self._transport = EngineTransport(given)
+        return self._transport
+
+
+@dataclass(frozen=True)
+class _Request:
+    method: str
+    path: str
+    params: Params | None
+    json: object
+    content: bytes | AsyncIterable[bytes] | None
+    headers: Mapping[str, str] | None
+    read_timeout: float | None
+
+    @property
+    def operation(self) -> str:
+        """How messages name it: without the parameters, which may hold a path of the user's."""
+        return f"{self.method} {self.path}"
+
+    def build(self, endpoint: Endpoint, prefix: str) -> httpx.Request:
+        authority = "docker" if endpoint.path else str(endpoint).removeprefix("tcp://")
+        query = _query(self.params or {})
+        target = quote(prefix + self.path, safe="/:@") + (f"?{query}" if query else "")
+        headers = {
+            "Host": authority,
+            "User-Agent": "sandboxio",
+            "Connection": "close",
+            **(self.headers or {}),
+        }
+        content = self.content
+        if self.json is not None:
+            content = _json.dumps(self.json).encode()
+            headers["Content-Type"] = "application/json"
+        elif content is None and self.method in ("POST", "PUT"):
+            content = b""
+        timeouts = httpx.Timeout(
+            connect=PROBE_TIMEOUT, write=WRITE_TIMEOUT, read=self.read_timeout, pool=None
+        )
+        return httpx.Request(
+            self.method,
+            httpx.URL(scheme="http", host="docker", raw_path=target.encode("ascii")),
+            headers=headers,
+            content=content,
+            extensions={"timeout": timeouts.as_dict()},
+        )
+
+
+def _query(params: Params) -> str:
+    """A query string; bytes that are not UTF-8 come through as they are.
+
+    >>> _query({"path": "/a b", "force": True, "platform": None, "filters": {"label": ["x"]}})
+    'path=%2Fa%20b&force=1&filters=%7B%22label%22%3A%20%5B%22x%22%5D%7D'
+    """
+    pairs: list[str] = []
+    for name, value in params.items():
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            text = "1" if value else "0"
+        elif isinstance(value, (Mapping, list, tuple)):
+            text = _json.dumps(value)
+        else:
+            text = str(value)
+        pairs.append(f"{quote(name, safe='')}={quote(text.encode('utf-8', 'surrogateescape'), safe='')}")
+    return "&".join(pairs)
+
+
+class Pending:
+    """A request on a connection of its own that survives a cancellation of ``finish()``.
+
+    Use it in a ``with`` block: leaving the block closes the connection. ``sent`` says whether a byte of
+    the request may have reached the engine; while it is False, nothing was asked and nothing is due.
+    """
+
+    def __init__(self, engine: Engine, request: _Request) -> None:
+        self._engine = engine
+        self._request = request
+        self._exchange: Exchange | None = None
+        self._body = bytearray()
+        self._response: httpx.Response | None = None
+
+    @property
+    def sent(self) -> bool:
+        """True once the engine may act on the request."""
+        return self._exchange is not None and self._exchange.sent
+
+    async def finish(self) -> httpx.Response:
+        """Send what is not sent yet and read what is not read yet.
+
+        Cancelled: call it again, and it goes on where it was. Done: it returns, or raises, the same
+        again. Raises :class:`EngineError` for a status of 400 and above.
+        """
+        if self._response is None:
+            if self._exchange is None:
+                await self._engine.negotiate()
+                self._exchange = self._engine.exchange(self._request)
+            self._response = await _read(self._engine, self._request, self._exchange, self._body)
+        if self._response.status_code >= 400:
+            error = _error_of(self._request, self._response)
+            if error.fault is Fault.API_VERSION:  # the engine was replaced under us: ask again next time
+                self._engine.forget_version()
+            raise error
+        return self._response
+
+    def close(self) -> None:
+        """Close the connection; an answer that was not read is lost."""
+        if self._exchange is not None:
+            self._exchange.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class BodyStream:
+    """The answer of :meth:`Engine.stream`: ``async for piece in answer``, or ``receive()``.
+
+    ``status`` is below 400; ``headers`` are httpx's. A cancelled ``receive()`` loses no byte.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        request: _Request,
+        exchange: Exchange,
+        head: h11.Response | h11.InformationalResponse,
+    ) -> None:
+        self._engine = engine
+        self._request = request
+        self._exchange = exchange
+        self.status = head.status_code
+        self.headers = httpx.Headers(head.headers.raw_items())
+
+    async def receive(self) -> bytes:
+        """Some bytes, ``b""`` at the end. Raises :class:`EngineUnavailable` if the stream was cut off."""
+        with _typed(self._engine, self._request, self._exchange):
+            return await self._exchange.receive()
+
+    def __aiter__(self) -> BodyStream:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if piece := await self.receive():
+            return piece
+        raise StopAsyncIteration
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+
+async def _read(engine: Engine, request: _Request, exchange: Exchange, body: bytearray) -> httpx.Response:
+    """Read the whole answer into ``body``, which keeps what came if this is cancelled."""
+    with _typed(engine, request, exchange):
+        head = await exchange.head()
+        while piece := await exchange.receive():
+            body += piece
+            if len(body) > MAX_ANSWER:
+                raise _broken(engine, request, f"its answer is larger than {MAX_ANSWER >> 20} MiB", exchange)
+    exchange.close()
+    return httpx.Response(head.status_code, headers=head.headers.raw_items(), content=bytes(body))
+
+
+async def _refusal(engine: Engine, request: _Request, exchange: Exchange) -> EngineError:
+    """The error that the rest of an answer describes."""
+    return _error_of(request, await _read(engine, request, exchange, bytearray()))
+
+
+def _parsed(response: httpx.Response, path: str) -> Any:
+    try:
+        return response.json()
+    except ValueError as error:
+        failure = EngineUnavailable(f"The engine's answer to {path} is not JSON.", hint=_NOT_DOCKER)
+        failure.sent = True
+        raise failure from error
+
+
+def _error_of(request: _Request, response: httpx.Response) -> EngineError:
+    retry_after = response.headers.get("Retry-After", "")
+    return EngineError.of_answer(request.operation, response.status_code, retry_after, response.content)
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+_NOT_DOCKER: Final = "Check the address: DOCKER_HOST, or the current `docker context`."
+
+
+@contextmanager
+def _typed(engine: Engine, request: _Request, exchange: Exchange) -> Generator[None, None, None]:
+    """Turn the transport's errors into ours."""
+    try:
+        yield
+    except httpx.ConnectError as error:
+        raise engine.endpoint.explain(error.__cause__ or error) from error
+    except httpx.TransportError as error:
+        raise _broken(engine, request, _words(error), exchange) from error
+
+
+def _broken(engine: Engine, request: _Request, reason: str, exchange: Exchange) -> EngineUnavailable:
+    failure = EngineUnavailable(
+        f"The engine at {engine.endpoint} did not serve {request.operation}: {reason}."
+    )
+    failure.sent = exchange.sent
+    return failure
+
+
+def _words(error: httpx.TransportError) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, httpx.RemoteProtocolError) and "status line" in text:
+        return f"what answers there does not speak HTTP ({text[:120]})"
+    return text[:300]
+
+
+# --- versions ------------------------------------------------------------------------------------
+
+
+async def _negotiate(engine: Engine, wanted: str) -> Versions:
+    wanted = wanted.removeprefix("v")
+    if wanted and not numbers(wanted):
+        raise ConfigurationError(
+            f"DOCKER_API_VERSION={wanted!r} is not a version.",
+            hint="Unset it, or write for example 1.44.",
+        )
+    ping = await _probe(engine, "/_ping")
+    newest, least = ping.headers.get("Api-Version", ""), ""
+    if not numbers(newest) or numbers(newest) > numbers(NEWEST_API):
+        # only then the engine's own minimum matters, and only this answer has it
+        newest, least = _offered(await _probe(engine, "/version"), newest)
+    used = choose(str(engine.endpoint), wanted, newest, least)
+    return Versions(used, newest, least, ping.headers.get("Ostype", ""), ping.headers.get("Server", ""))
+
+
+async def _probe(engine: Engine, path: str) -> httpx.Response:
+    """One bounded GET without a version; the answer comes from a Docker engine or this raises."""
+    request = _Request("GET", path, None, None, None, None, PROBE_TIMEOUT)
+    exchange = engine.exchange(request, prefix="")
+    response: httpx.Response | None = None
+    try:
+        with anyio.move_on_after(PROBE_TIMEOUT):
+            response = await _read(engine, request, exchange, bytearray())
+    finally:
+        exchange.close()
+    if response is None:
+        raise _broken(engine, request, f"no complete answer within {PROBE_TIMEOUT:g} s", exchange)
+    if response.status_code == 200 and ("Api-Version" in response.headers or _looks_right(path, response)):
+        return response
+    reason = reason_in(response.content)[:300]
+    failure = EngineUnavailable(
+        f"What answers at {engine.endpoint} is not a working Docker engine: "
+        f"GET {path} gave HTTP {response.status_code}, {reason!r}.",
+        hint="Set DOCKER_TLS_VERIFY=1 and DOCKER_CERT_PATH." if "HTTPS server" in reason else _NOT_DOCKER,
+    )
+    raise failure
+
+
+def _looks_right(path: str, response: httpx.Response) -> bool:
+    return response.content.strip() == b"OK" if path == "/_ping" else response.content.lstrip()[:1] == b"{"
+
+
+def _offered(response: httpx.Response, newest: str) -> tuple[str, str]:
+    """Newest and least version out of ``GET /version``, ``""`` for what is not said."""
+    answer = _parsed(response, "/version")
+    fields = cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
+    said = [fields.get("ApiVersion", newest), fields.get("MinAPIVersion", "")]
+    first, second = (text if isinstance(text, str) and numbers(text) else "" for text in said)
+    return first, second

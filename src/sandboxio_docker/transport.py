@@ -1,0 +1,234 @@
+"""One request, one connection: the transport between the engine client and a socket.
+
+httpx's connection pool is not used. It loses slots and sockets when a request is cancelled at the wrong
+moment (httpcore 1.0.9: issue 1093, and a connection cancelled between connect and the state lock is
+never reclaimed), and a kept-alive connection that the engine closes fails the next request. Here:
+
+1. A connection serves one request and is closed synchronously, so a cancellation at any await leaves
+   nothing behind.
+2. All state of an exchange is in the object, none in a suspended coroutine: whoever was cancelled, or
+   somebody else, may call the same method again and goes on where it stopped. That is how the answer of
+   a cancelled "create container" can still be read.
+3. The only awaits are those of ``wire``: a socket that is ready. What the kernel gave is stored before the
+   next await, so no byte is lost; every read yields to the event loop first, so a fast peer does not starve
+   other tasks.
+"""
+
+from __future__ import annotations
+
+import ssl
+from contextlib import ExitStack
+from typing import cast
+
+import anyio
+import h11
+import httpx
+
+from .endpoint import Endpoint
+from .wire import Wire, connect, read_tls
+
+
+class Exchange:
+    """One request and its answer, on a connection of their own.
+
+    ``await head()``, then ``await receive()`` until it returns ``b""``. Both may be called again after
+    a cancellation and go on where they stopped, unless the request's body is an async iterator, which a
+    cancellation ends. Both raise httpx's transport errors only.
+    """
+
+    def __init__(self, transport: EngineTransport, request: httpx.Request) -> None:
+        self._transport = transport
+        self._request = request
+        self._timeouts = cast("dict[str, float | None]", request.extensions.get("timeout", {}))
+        self._http = h11.Connection(h11.CLIENT)
+        self._wire: Wire | None = None
+        self._unsent = memoryview(b"")
+        self._streaming = False
+        self._head: h11.Response | h11.InformationalResponse | None = None
+        self._ended = False
+        self.sent = False
+        """True once a byte of the request was given to the kernel: the engine may act on it."""
+
+    async def head(self) -> h11.Response | h11.InformationalResponse:
+        """Send the request and wait for the head of the answer: a final one, or 101."""
+        if self._wire is None:
+            self._wire = await self._connect()
+        if self._head is None:
+            await self._transmit(self._wire)
+        while self._head is None:
+            self._take(await self._event(self._wire))
+        return self._head
+
+    async def receive(self) -> bytes:
+        """A piece of the answer's body, ``b""`` at its end."""
+        if self._wire is None or self._head is None:
+            raise RuntimeError("receive() comes after head()")
+        while not self._ended:
+            event = await self._event(self._wire)
+            if isinstance(event, h11.Data):
+                return bytes(event.data)
+            self._ended = True
+        return b""
+
+    def detach(self) -> tuple[Wire, bytes]:
+        """Hand over the connection and the bytes that came behind the head; ``close()`` spares it then."""
+        if self._wire is None or self._head is None:
+            raise RuntimeError("detach() comes after head()")
+        wire, self._wire, self._ended = self._wire, None, True
+        return wire, self._http.trailing_data[0]
+
+    def close(self) -> None:
+        """Close the connection, wherever the exchange is."""
+        if self._wire is not None:
+            self._wire.close()
+
+    async def _connect(self) -> Wire:
+        timeout = self._timeouts.get("connect")
+        with anyio.move_on_after(timeout):
+            try:
+                return await connect(self._transport.endpoint, self._transport.tls_context())
+            except OSError as error:
+                raise httpx.ConnectError(str(error), request=self._request) from error
+        raise httpx.ConnectTimeout(f"no connection within {timeout} s", request=self._request)
+
+    async def _transmit(self, wire: Wire) -> None:
+        """Send what is left of the request; stop early if the engine answers or stops listening."""
+        if self._http.our_state is h11.IDLE:
+            request = self._request
+            head = h11.Request(
+                method=request.method, target=request.url.raw_path, headers=request.headers.raw
+            )
+            self._push(self._http.send(head))
+            try:
+                body = request.content
+            except httpx.RequestNotRead:
+                self._streaming = True
+            else:
+                self._push(self._http.send(h11.Data(data=body)) if body else b"")
+                self._push(self._http.send(h11.EndOfMessage()))
+        try:
+            if self._streaming:
+                await self._transmit_stream(wire)
+            await self._flush(wire)
+        except (BrokenPipeError, ConnectionResetError):
+            self._unsent = memoryview(b"")  # the answer may say why
+        except OSError as error:
+            raise httpx.WriteError(str(error), request=self._request) from error
+        except anyio.ClosedResourceError as error:
+            raise httpx.WriteError("the connection was closed", request=self._request) from error
+
+    async def _transmit_stream(self, wire: Wire) -> None:
+        self._streaming = False
+        stream = cast("httpx.AsyncByteStream", self._request.stream)
+        try:
+            async for piece in stream:
+                if self._answered(wire):
+                    return
+                self._push(self._http.send(h11.Data(data=piece)) if piece else b"")
+                await self._flush(wire)
+            self._push(self._http.send(h11.EndOfMessage()))
+        except h11.LocalProtocolError as error:
+            raise httpx.LocalProtocolError(str(error), request=self._request) from error
+        finally:
+            await stream.aclose()
+
+    def _push(self, data: bytes | None) -> None:
+        if data:
+            self._unsent = memoryview(bytes(self._unsent) + data)
+
+    async def _flush(self, wire: Wire) -> None:
+        timeout = self._timeouts.get("write")
+        while self._unsent and self._head is None:
+            count = 0
+            with anyio.move_on_after(timeout):
+                count = await wire.send_some(self._unsent)
+            if not count and not self._answered(wire):
+                raise httpx.WriteTimeout(f"nothing was accepted for {timeout} s", request=self._request)
+            self.sent = self.sent or count > 0
+            self._unsent = self._unsent[count:]
+
+    def _answered(self, wire: Wire) -> bool:
+        """Look, without waiting, whether an answer came before the request was complete."""
+        data = wire.receive_now()
+        if data is not None:
+            self._http.receive_data(data)
+            while self._head is None and (event := self._next_event()) is not h11.NEED_DATA:
+                self._take(event)
+        return self._head is not None
+
+    def _take(self, event: object) -> None:
+        if isinstance(event, h11.InformationalResponse) and event.status_code != 101:
+            return  # "100 Continue" and its like announce, they do not answer
+        if not isinstance(event, (h11.Response, h11.InformationalResponse)):
+            raise httpx.RemoteProtocolError(
+                "the connection was closed without an answer", request=self._request
+            )
+        self._head = event
+
+    async def _event(self, wire: Wire) -> object:
+        timeout = self._timeouts.get("read")
+        while (event := self._next_event()) is h11.NEED_DATA:
+            data: bytes | None = None
+            try:
+                with anyio.move_on_after(timeout):
+                    data = await wire.receive_some()
+            except OSError as error:
+                raise httpx.ReadError(str(error), request=self._request) from error
+            except anyio.ClosedResourceError as error:
+                raise httpx.ReadError("the connection was closed", request=self._request) from error
+            if data is None:
+                raise httpx.ReadTimeout(f"no byte came for {timeout} s", request=self._request)
+            self._http.receive_data(data)
+        return event
+
+    def _next_event(self) -> object:
+        try:
+            return self._http.next_event()
+        except h11.RemoteProtocolError as error:
+            raise httpx.RemoteProtocolError(str(error), request=self._request) from error
+
+
+class EngineTransport(httpx.AsyncBaseTransport):
+    """An httpx transport to one endpoint; holds no connection, so it never needs closing."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._tls_context: ssl.SSLContext | None = None
+
+    def exchange(self, request: httpx.Request) -> Exchange:
+        """An exchange that has not begun; the caller closes it."""
+        return Exchange(self, request)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """As httpx wants it: the answer's head, its body as a stream whose ``aclose`` closes all."""
+        exchange = self.exchange(request)
+        with ExitStack() as undo:
+            undo.callback(exchange.close)
+            head = await exchange.head()
+            undo.pop_all()  # from here on the answer owns the connection
+        stream = _Body(exchange)
+        return httpx.Response(
+            head.status_code, headers=head.headers.raw_items(), stream=stream, request=request
+        )
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """The endpoint's TLS settings, read from its files once; None for a plain connection."""
+        if self.endpoint.tls is not None and self._tls_context is None:
+            self._tls_context = read_tls(self.endpoint.tls)
+        return self._tls_context
+
+
+class _Body(httpx.AsyncByteStream):
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def __aiter__(self) -> _Body:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if piece := await self._exchange.receive():
+            return piece
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        self._exchange.close()
