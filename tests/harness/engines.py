@@ -1,71 +1,26 @@
-"""What a test may need and a machine may lack, seen with nothing but the standard library.
-
-The code under test has an engine client of its own. This one is apart from it on purpose: it tells
-whether there is an engine, and what is left on it after a run.
-"""
+"""What a test may need and a machine may lack, and what a run may not leave on an engine."""
 
 from __future__ import annotations
 
 import functools
-import http.client
 import json
 import os
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
+
+from scripts import engine_api
 
 from .leaks import SESSION_VARIABLE
 
-DEFAULT_HOST = "unix:///var/run/docker.sock"
 MANAGED_LABEL = "io.sandboxio.managed=true"
 SESSION_LABEL = "io.sandboxio.session"
 
 SETTLE_SECONDS = 10.0
 """How long the engine may take to remove what it was told to, after the last test."""
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str, timeout: float) -> None:
-        super().__init__("engine", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-
-
-def _connection(timeout: float) -> http.client.HTTPConnection:
-    host = urlsplit(os.environ.get("DOCKER_HOST") or DEFAULT_HOST)
-    if host.scheme == "unix":
-        return _UnixConnection(host.path, timeout)
-    if host.scheme == "tcp" and host.hostname and not os.environ.get("DOCKER_TLS_VERIFY"):
-        return http.client.HTTPConnection(host.hostname, host.port or 2375, timeout=timeout)
-    raise OSError(f"tests reach engines at unix:// and plain tcp:// only, not {host.geturl()}")
-
-
-def engine_request(
-    method: str, path: str, *, body: object = None, timeout: float = 30.0
-) -> tuple[int, bytes]:
-    """Status and body of one request, with a JSON body or none, to the engine of DOCKER_HOST.
-
-    Raises:
-        OSError: nothing answers there within `timeout` seconds.
-    """
-    connection = _connection(timeout)
-    try:
-        sent = None if body is None else json.dumps(body)
-        connection.request(method, path, sent, {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        return response.status, response.read()
-    except http.client.HTTPException as error:
-        raise OSError(f"not an HTTP answer: {error!r}") from error
-    finally:
-        connection.close()
 
 
 # What is there?
@@ -74,11 +29,7 @@ def engine_request(
 @functools.cache
 def engine_problem() -> str | None:
     """Why no test can use an engine, or None if one answers."""
-    try:
-        status, body = engine_request("GET", "/_ping", timeout=5.0)
-    except OSError as error:
-        return f"no Docker engine answers at {os.environ.get('DOCKER_HOST') or DEFAULT_HOST}: {error}"
-    return None if status == 200 else f"the engine answers {status} to /_ping: {body[:200]!r}"
+    return engine_api.engine_problem()
 
 
 def e2b_problem() -> str | None:
@@ -88,8 +39,7 @@ def e2b_problem() -> str | None:
 @functools.cache
 def image_problem(image: str) -> str | None:
     """Why tests cannot use this image; they never pull one."""
-    status, _ = engine_request("GET", f"/images/{quote(image)}/json")
-    if status == 200:
+    if engine_api.has_image(image):
         return None
     return f"the engine has no image {image}: run 'make engine', or set SBX_TEST_IMAGE to one it has"
 
@@ -130,7 +80,7 @@ def managed_containers(since: float, session: str) -> list[str]:
     sandbox whose creator lives and is no process of this run is theirs.
     """
     filters = quote(json.dumps({"label": [MANAGED_LABEL]}))
-    status, body = engine_request("GET", f"/containers/json?all=1&filters={filters}")
+    status, body = engine_api.request("GET", f"/containers/json?all=1&filters={filters}")
     if status != 200:
         raise OSError(f"the engine answers {status} to a list of containers: {body[:200]!r}")
     containers: list[dict[str, Any]] = json.loads(body)

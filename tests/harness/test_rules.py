@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.engines import engine_request
+from scripts.engine_api import request as engine_request
 
 ROOT = Path(__file__).parents[2]
 HOST = os.environ.get("DOCKER_HOST")
@@ -323,7 +323,7 @@ def test_a_container_that_outlives_the_run_fails_it(
         def test_leaves(session, request):
             labels = {{"io.sandboxio.managed": "true", "io.sandboxio.session": str(session)}}
             body = {{"Image": {docker_image!r}, "Cmd": ["true"], "Labels": labels}}
-            status, answer = engines.engine_request("POST", "/containers/create", body=body)
+            status, answer = engines.engine_api.request("POST", "/containers/create", body=body)
             assert status == 201, answer
             path = pathlib.Path(request.node.callspec.id)
             path.write_text(json.loads(answer)["Id"])

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# All tests, in three passes with a count each. Called by `make test`.
+# Every pass runs, also after one has failed, so that one look shows all that is wrong.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+python=.venv/bin/python
+failed=()
+
+pass() {
+    local name=$1
+    shift
+    echo
+    echo "== $name"
+    "$python" -m pytest -q "$@" </dev/null || failed+=("$name")
+}
+
+exports=$("$python" -m scripts.engine up)
+eval "$exports"
+
+pass "unit: no engine, no network" tests -m "not engine and not e2b"
+pass "contract: on the fake backend" contract -m "not engine and not e2b"
+pass "engine: $SBX_TEST_IMAGE at $DOCKER_HOST" tests contract -m engine --require docker
+
+echo
+if ((${#failed[@]})); then
+    printf 'failed: %s\n' "${failed[@]}"
+    exit 1
+fi
+echo "all passes passed"
