@@ -24,7 +24,8 @@ MAX_ARGUMENT = 131_071
 class SandboxRequest:
     """One checked ``create()`` call, or what is known of the one behind a connected sandbox.
 
-    Mappings are copies; ``env`` and ``secrets`` stay out of the repr."""
+    Mappings are copies; ``env`` and ``secrets`` stay out of the repr.
+    """
 
     timeout: float
     template: str | None = None

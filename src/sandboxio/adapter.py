@@ -15,6 +15,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from functools import cached_property
 from types import TracebackType
 from typing import ClassVar, Self
 
@@ -84,7 +85,6 @@ class BaseSandbox(ABC):
         self._output_limit = output_limit
         self._owner_pid = os.getpid()
         self._gone: str | None = None
-        self._files = BaseFileSystem(self, self._transfer())
 
     # What an adapter supplies.
 
@@ -104,7 +104,7 @@ class BaseSandbox(ABC):
 
     @abstractmethod
     def _transfer(self) -> FileTransfer:
-        """The file primitives; called once, from ``__init__``."""
+        """The file primitives; called once, when ``files`` is first used."""
 
     @abstractmethod
     async def _destroy(self) -> None:
@@ -138,10 +138,10 @@ class BaseSandbox(ABC):
         """How this sandbox is isolated."""
         return self._isolation
 
-    @property
+    @cached_property
     def files(self) -> BaseFileSystem:
         """Its files."""
-        return self._files
+        return BaseFileSystem(self, self._transfer())
 
     async def run(
         self,

@@ -82,6 +82,11 @@ def _load(name: str) -> Backend:
             made = point.load()()
         except ModuleNotFoundError as error:
             raise _not_installed(name, error) from error
+        except (AttributeError, ImportError) as error:
+            raise BackendNotFound(
+                f"The entry point {point.value!r} of backend {name!r} is broken: {error}.",
+                hint="Install a newer version of the package that brings it, or register() another.",
+            ) from error
         return _checked(name, made)
     if name in EXTRAS:
         raise _not_installed(name, None)

@@ -1,0 +1,122 @@
+"""Host side of file transfer: atomic downloads, regular files only, limits while reading."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import anyio
+import pytest
+
+from sandboxio import ConfigurationError, FileSystemError, PathNotFound, _files
+
+from .scripted import ScriptedBackend, ScriptedSandbox, World
+
+
+@pytest.fixture
+async def sandbox() -> ScriptedSandbox:
+    return await ScriptedBackend(World()).create()
+
+
+async def test_text_and_bytes_round_trip(sandbox: ScriptedSandbox) -> None:
+    """Case 61: bytes in are bytes out, no guessing."""
+    for data in (b"", b"\0", bytes(range(256)) * 20, b"\r\n\r", b"\xef\xbb\xbfx"):
+        await sandbox.files.write("f", data)
+        assert await sandbox.files.read("f") == data
+    await sandbox.files.write("t", "é漢🙂")
+    assert await sandbox.files.read("t") == "é漢🙂".encode()
+
+
+async def test_text_that_is_no_unicode_is_refused(sandbox: ScriptedSandbox) -> None:
+    with pytest.raises(ConfigurationError, match="lone surrogate at character 1"):
+        await sandbox.files.write("f", "a\udcff")
+    with pytest.raises(ConfigurationError, match="takes bytes or str, got int"):
+        await sandbox.files.write("f", 3)  # type: ignore[arg-type]
+
+
+async def test_a_missing_path_is_an_error_and_never_empty(sandbox: ScriptedSandbox) -> None:
+    with pytest.raises(PathNotFound):
+        await sandbox.files.read("nothing")
+
+
+async def test_reading_stops_at_the_limit(sandbox: ScriptedSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case 62: reading an endless file into memory ends at a limit with a way out."""
+    monkeypatch.setattr(_files, "READ_LIMIT", 1 << 20)
+    sandbox.world.files["big"] = b"x" * ((1 << 20) + 1)
+    with pytest.raises(FileSystemError, match="larger than 1 MiB") as caught:
+        await sandbox.files.read("big")
+    assert "download" in caught.value.hint
+
+
+async def test_a_download_is_whole_and_replaces_the_old_file(
+    sandbox: ScriptedSandbox, tmp_path: Path
+) -> None:
+    sandbox.world.files["f"] = b"new" * 1000
+    target = tmp_path / "out"
+    target.write_bytes(b"old")
+    target.chmod(0o640)
+    await sandbox.files.download("f", target)
+    assert target.read_bytes() == b"new" * 1000
+    assert target.stat().st_mode & 0o777 == 0o640
+    fresh = tmp_path / "fresh"
+    await sandbox.files.download("f", str(fresh))
+    mask = os.umask(0)
+    os.umask(mask)
+    assert fresh.stat().st_mode & 0o777 == 0o666 & ~mask
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["fresh", "out"]
+
+
+async def test_a_failed_or_cancelled_download_leaves_the_old_file(
+    sandbox: ScriptedSandbox, tmp_path: Path
+) -> None:
+    """Case 62: no partial file in place of the old one, no temporary file left."""
+    target = tmp_path / "out"
+    target.write_bytes(b"old")
+    with pytest.raises(PathNotFound):
+        await sandbox.files.download("nothing", target)
+    sandbox.world.files["f"] = b"new" * 1000
+    with anyio.CancelScope() as sandbox.world.scope:
+        sandbox.world.cancel_at = sandbox.world.gates + 2
+        await sandbox.files.download("f", target)
+    assert target.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "missing folder", "NUL"])
+async def test_a_host_target_that_cannot_be_is_named(
+    kind: str, sandbox: ScriptedSandbox, tmp_path: Path
+) -> None:
+    target = {"folder": tmp_path, "missing folder": tmp_path / "no" / "f", "NUL": Path("a\0b")}[kind]
+    with pytest.raises(FileSystemError, match="Cannot write the local file"):
+        await sandbox.files.download("f", target)
+
+
+@pytest.mark.parametrize("kind", ["folder", "missing", "fifo", "NUL"])
+async def test_only_a_regular_host_file_is_uploaded(
+    kind: str, sandbox: ScriptedSandbox, tmp_path: Path
+) -> None:
+    """Case 62: a FIFO is refused at once, not waited for."""
+    local = tmp_path / "x"
+    if kind == "folder":
+        local.mkdir()
+    if kind == "fifo":
+        os.mkfifo(local)
+    with pytest.raises(FileSystemError):
+        await sandbox.files.upload("a\0b" if kind == "NUL" else local, "x")
+    assert sandbox.world.files == {}
+
+
+async def test_an_upload_is_the_file(sandbox: ScriptedSandbox, tmp_path: Path) -> None:
+    local = tmp_path / "x"
+    local.write_bytes(b"data" * 1000)
+    await sandbox.files.upload(local, "there")
+    assert sandbox.world.files == {"there": b"data" * 1000}
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", None, 3])
+async def test_a_sandbox_path_is_checked_before_anything_moves(path: str, sandbox: ScriptedSandbox) -> None:
+    gates = sandbox.world.gates
+    for use in (sandbox.files.read, sandbox.files.ls, sandbox.files.mkdir, sandbox.files.remove):
+        with pytest.raises(ConfigurationError, match="path"):
+            await use(path)
+    assert sandbox.world.gates == gates
