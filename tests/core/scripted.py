@@ -37,7 +37,7 @@ class World:
     processes: set[int] = field(default_factory=set)
     files: dict[str, bytes] = field(default_factory=dict)
     output: list[OutputChunk] = field(default_factory=list)
-    exit: Exit = Exit(0)
+    exit: Exit = field(default_factory=lambda: Exit(0))
     hangs: bool = False
     kill_hangs: bool = False
     destroy_hangs: bool = False

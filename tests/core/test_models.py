@@ -25,7 +25,8 @@ def test_every_tier_has_a_rank_and_the_order_is_that_of_the_ranks() -> None:
     assert ranks == sorted(ranks)
     assert len(set(ranks)) == len(ranks)
     for weak, strong in itertools.combinations(IsolationTier, 2):
-        assert weak < strong <= strong
+        assert weak < strong
+        assert weak <= strong
         assert strong > weak
         assert strong.satisfies(weak) or weak is IsolationTier.UNKNOWN
         assert not weak.satisfies(strong)

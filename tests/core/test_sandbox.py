@@ -251,7 +251,7 @@ async def test_an_ended_sandbox_says_so(backend: ScriptedBackend) -> None:
     uses: list[Callable[[], Awaitable[object]]] = [
         lambda: sandbox.run(["x"]),
         lambda: sandbox.run_code("x"),
-        lambda: sandbox.files.ls(),
+        sandbox.files.ls,
         lambda: sandbox.files.read("x"),
         lambda: sandbox.files.write("x", b""),
     ]
