@@ -125,9 +125,11 @@ if TYPE_CHECKING:
     from . import testing as testing
     from ._doctor import DoctorReport as DoctorReport
     from ._doctor import doctor as doctor
+    from .sync import connect_sync as connect_sync
     from .sync import create_sync as create_sync
 
 _LAZY = {
+    "connect_sync": "sync",
     "create_sync": "sync",
     "doctor": "_doctor",
     "DoctorReport": "_doctor",
