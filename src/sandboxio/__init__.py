@@ -91,6 +91,12 @@ from .models import (
     Capability as Capability,
 )
 from .models import (
+    Diagnosis as Diagnosis,
+)
+from .models import (
+    DoctorCheck as DoctorCheck,
+)
+from .models import (
     ExecResult as ExecResult,
 )
 from .models import (

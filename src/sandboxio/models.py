@@ -248,6 +248,45 @@ class ManagedSandbox:
     labels: dict[str, str] = field(default_factory=dict[str, str])
 
 
+@dataclass(frozen=True)
+class DoctorCheck:
+    """One line of a diagnosis: what was looked at, and what was found.
+
+    ``ok`` is None for a remark that is neither good nor bad. A line that failed says in ``fix`` what to
+    do. ``detail`` and ``fix`` end up in bug reports: no credential may stand in them.
+
+    >>> DoctorCheck("engine", True, "it answers").ok
+    True
+    """
+
+    name: str
+    ok: bool | None
+    detail: str
+    fix: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.ok is False and not self.fix:
+            raise ConfigurationError(
+                f"The failed check {self.name!r} names no fix.",
+                hint="Say in fix= what the user can do, as a command where there is one.",
+            )
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a backend finds out about itself on this machine, at no cost.
+
+    ``isolation`` is the tier that a sandbox would have, or None if that cannot be told. ``versions``
+    are those of the packages and services it uses. ``credentials`` says of each environment variable
+    whether it is set; there is no place for a value, on purpose.
+    """
+
+    checks: tuple[DoctorCheck, ...] = ()
+    isolation: IsolationTier | None = None
+    versions: dict[str, str] = field(default_factory=dict[str, str])
+    credentials: dict[str, bool] = field(default_factory=dict[str, bool])
+
+
 @dataclass(frozen=True, kw_only=True)
 class BackendConfig:
     """Typed configuration for ``create()``; a DSN is parsed into one of these.

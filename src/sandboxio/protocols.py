@@ -17,6 +17,7 @@ from typing import Protocol, Self, runtime_checkable
 from .models import (
     BackendConfig,
     Capability,
+    Diagnosis,
     ExecResult,
     FileInfo,
     IsolationTier,
@@ -219,6 +220,19 @@ class ReapableBackend(Backend, Protocol):
 
     async def kill_managed(self, sandbox_id: str) -> bool:
         """True if it was ended now, False if it was gone already. Raises ``ConnectError``."""
+        ...
+
+
+@runtime_checkable
+class DiagnosableBackend(Backend, Protocol):
+    """A backend that contributes its lines to ``sandboxio doctor``."""
+
+    async def diagnose(self) -> Diagnosis:
+        """What works here and what does not, each failure with its fix.
+
+        Answers within seconds, creates nothing, and makes no call that costs money. What it can explain
+        it returns as a failed check; a ``SandboxError`` that escapes becomes one.
+        """
         ...
 
 
