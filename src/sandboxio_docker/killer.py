@@ -1,0 +1,116 @@
+"""How one run of the exec channel is found and killed, with nothing but a POSIX shell in the image.
+
+The engine cannot signal an exec. A second exec does it instead: a shell script of builtins only, so it
+needs no free process slot and no tool of the image.
+
+A process belongs to a run if its environment holds the run's marker, if its parent belongs to it, or if
+its session belongs to it. What has cleared its environment, left its session *and* lost its parent
+before the kill is not found; the guest channel finds that too.
+
+The script stops what it finds until a scan brings nothing new, so that nothing forks past it, then
+kills until a scan finds nothing alive. What still moves after some rounds is frozen together with
+everything else in the container for one scan (``kill(-1)`` is one step for the kernel).
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Final
+
+MARKER: Final = "SANDBOXIO_RUN"
+"""Environment variable that carries a run's token."""
+
+DEAD: Final = 0
+ALIVE: Final = 1
+"""Exit codes of the script: nothing of the run is alive, or it did not get there."""
+
+_SCRIPT: Final = r"""
+mark=$1 self=$$ seen=' ' known=' ' sessions=' ' stopped=' '
+
+# Fields of /proc/PID/stat behind the name, which may hold anything: state ppid sid start.
+status() {
+  text=
+  { while IFS= read -r part || [ "$part" ]; do text="$text$part "; done </proc/$1/stat; } 2>/dev/null
+  [ "$text" ] || return 1
+  set -- ${text##*) }
+  state=$1 ppid=$2 sid=$4 start=${20}
+}
+
+marked() {
+  { while IFS= read -r part || [ "$part" ]; do
+      case $part in *"$mark"*) return 0 ;; esac
+    done </proc/$1/environ; } 2>/dev/null
+  return 1
+}
+
+# Sets: alive, the live members; fresh, those not stopped yet; others, everybody else alive; asleep,
+# those of them who are stopped.
+look() {
+  grown=1
+  while [ "$grown" ]; do
+    grown= alive= fresh= others= asleep=' '
+    for each in /proc/[0-9]*; do
+      pid=${each#/proc/}
+      [ "$pid" = 1 ] || [ "$pid" = "$self" ] && continue
+      status "$pid" || continue
+      id=$pid:$start
+      case $known in *" $id "*) ;; *)
+        member=
+        case $sessions in *" $sid "*) member=1 ;; esac
+        case $known in *" $ppid:"*) member=1 ;; esac
+        case $seen in *" $id "*) ;; *)
+          seen="$seen$id "
+          [ "$member" ] || marked "$pid" && member=1 ;;
+        esac
+        if [ "$member" ]; then
+          grown=1 known="$known$id "
+          [ "$sid" -gt 1 ] && sessions="$sessions$sid "
+        else
+          case $state in Z | X) ;; *) others="$others $pid" ;; esac
+          case $state in T | t) asleep="$asleep$pid " ;; esac
+          continue
+        fi ;;
+      esac
+      case $state in Z | X) continue ;; esac
+      alive="$alive $pid"
+      case $stopped in *" $id "*) ;; *) fresh="$fresh $pid" stopped="$stopped$id " ;; esac
+    done
+  done
+}
+
+round=0
+while [ $round -lt 20 ]; do
+  look
+  [ "$fresh" ] || break
+  kill -STOP $fresh 2>/dev/null
+  round=$((round + 1))
+done
+round=0
+while [ "$alive" ]; do
+  [ $round -lt 400 ] || exit 1
+  kill -KILL $alive 2>/dev/null
+  look
+  round=$((round + 1))
+  if [ $((round % 8)) = 0 ] && [ "$alive" ]; then
+    before=$asleep
+    kill -STOP -- -1 2>/dev/null
+    look
+    [ "$alive" ] && kill -KILL $alive 2>/dev/null
+    for pid in $others; do
+      case $before in *" $pid "*) ;; *) kill -CONT $pid 2>/dev/null ;; esac
+    done
+    look
+  fi
+done
+exit 0
+"""
+
+
+def new_marker() -> str:
+    """A marker for one run, as an environment entry; 128 random bits, so that no program guesses it."""
+    return f"{MARKER}={secrets.token_hex(16)}"
+
+
+def kill_command(marker: str) -> list[str]:
+    """The command line that kills the run with this marker, in the container."""
+    return ["/bin/sh", "-c", _SCRIPT, "sandboxio-kill", marker]

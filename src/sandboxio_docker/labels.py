@@ -1,0 +1,95 @@
+"""The labels that tell a sandbox from any other container, and what can be read back from them.
+
+========================== =================================================================
+io.sandboxio.managed       ``true``: sandboxio made it
+io.sandboxio.session       process id of its creator, on the creator's machine
+io.sandboxio.timeout       its lifetime in seconds
+io.sandboxio.meta.<key>    one for each entry of the caller's ``metadata``, unchanged
+========================== =================================================================
+
+A caller's keys live behind their own prefix, so none can pose as one of ours.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from sandboxio.models import DEFAULT_TIMEOUT, ManagedSandbox
+
+MANAGED = "io.sandboxio.managed"
+SESSION = "io.sandboxio.session"
+TIMEOUT = "io.sandboxio.timeout"
+META = "io.sandboxio.meta."
+
+_STATES: Mapping[str, Literal["running", "stopped", "paused"]] = {
+    "running": "running",
+    "restarting": "running",
+    "paused": "paused",
+}
+
+
+def labels_for(metadata: Mapping[str, str], timeout: float) -> dict[str, str]:
+    """The labels of a new sandbox."""
+    caller = {META + key: value for key, value in metadata.items()}
+    return {**caller, MANAGED: "true", SESSION: str(os.getpid()), TIMEOUT: f"{timeout:g}"}
+
+
+def is_managed(labels: Mapping[str, str]) -> bool:
+    """True for a container that sandboxio made."""
+    return labels.get(MANAGED) == "true"
+
+
+def metadata_in(labels: Mapping[str, str]) -> dict[str, str]:
+    """The creator's ``metadata``.
+
+    >>> metadata_in({"io.sandboxio.managed": "true", "io.sandboxio.meta.tenant_id": "acme"})
+    {'tenant_id': 'acme'}
+    """
+    return {key.removeprefix(META): text for key, text in labels.items() if key.startswith(META)}
+
+
+def timeout_in(labels: Mapping[str, str]) -> float:
+    """The lifetime in seconds; the default if the label is missing or was tampered with."""
+    try:
+        value = float(labels.get(TIMEOUT, ""))
+    except ValueError:
+        return DEFAULT_TIMEOUT
+    return value if math.isfinite(value) and value > 0 else DEFAULT_TIMEOUT
+
+
+def labels_of(answer: Mapping[str, Any]) -> dict[str, str]:
+    """The labels in an entry of ``GET /containers/json``, or in a container's or image's config."""
+    found: Any = answer.get("Labels")
+    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+
+
+def managed_of(entry: Mapping[str, Any], backend: str) -> ManagedSandbox:
+    """One entry of ``GET /containers/json``. A container that never started counts as stopped."""
+    created: Any = entry.get("Created")
+    at = datetime.fromtimestamp(created, UTC) if isinstance(created, (int, float)) else None
+    return ManagedSandbox(
+        sandbox_id=str(entry["Id"]),
+        backend=backend,
+        state=_STATES.get(str(entry.get("State")), "stopped"),
+        created_at=at,
+        labels=metadata_in(labels_of(entry)),
+    )
+
+
+def parse_time(text: object) -> datetime | None:
+    """A time as the engine writes it, with up to nanoseconds; None if it is none, or the zero time.
+
+    >>> parse_time("2026-01-02T03:04:05.123456789Z").isoformat()
+    '2026-01-02T03:04:05.123456+00:00'
+    """
+    if not isinstance(text, str) or text.startswith("0001-"):
+        return None
+    try:
+        return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text))
+    except ValueError:
+        return None
