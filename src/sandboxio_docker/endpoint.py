@@ -23,6 +23,7 @@ import hashlib
 import json
 import os
 import socket
+import ssl
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,7 +39,12 @@ PLAIN_PORT: Final = 2375
 TLS_PORT: Final = 2376
 """The ports that Docker has registered for itself, used when a ``tcp://`` address has none."""
 
+_PEM: Final = ("ca", "cert", "key")
 _USABLE: Final = "Use unix:///path/to.sock or tcp://host:port."
+_TLS: Final = (
+    "Check DOCKER_TLS_VERIFY and DOCKER_CERT_PATH: the engine must speak TLS on this port, and its "
+    "certificate must be valid for this host."
+)
 _GROUP: Final = (
     "Add your user to the group `docker` (`sudo usermod -aG docker $USER`, then log in again), "
     "or use a rootless engine."
@@ -193,13 +199,17 @@ def _tls_of(environ: Mapping[str, str], home: Path) -> TLSFiles | None:
     verify, folder = bool(environ.get("DOCKER_TLS_VERIFY")), environ.get("DOCKER_CERT_PATH")
     if not verify and not folder:
         return None
-    return _tls_in(Path(folder) if folder else _config_folder(environ, home), verify)
+    files = _tls_in(Path(folder) if folder else _config_folder(environ, home), verify)
+    if folder and not (files.ca or files.cert):
+        raise ConfigurationError(
+            f"DOCKER_CERT_PATH={folder} holds no certificates.",
+            hint="It is a folder with ca.pem, cert.pem and key.pem; unset it for a plain connection.",
+        )
+    return files
 
 
 def _tls_in(folder: Path, verify: bool) -> TLSFiles:
-    ca, cert, key = (
-        path if path.is_file() else None for path in (folder / f"{n}.pem" for n in ("ca", "cert", "key"))
-    )
+    ca, cert, key = (path if path.is_file() else None for path in (folder / f"{n}.pem" for n in _PEM))
     return TLSFiles(ca, cert, key, verify)
 
 
@@ -300,6 +310,10 @@ def _why(error: BaseException) -> tuple[str, str]:
         if path and not _is_socket(path):
             return "it is not a socket", "Give the path of the engine's socket."
         return "connection refused: nothing listens there", hint
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {error.reason or error}", _TLS
+    if isinstance(error, socket.gaierror):
+        return "the host name is not known", "Check the host name in DOCKER_HOST."
     return " ".join(str(error).split()) or type(error).__name__, hint
 
 

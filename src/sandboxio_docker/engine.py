@@ -28,7 +28,8 @@ from __future__ import annotations
 
 import json as _json
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, Generator, Mapping
+import re
+from collections.abc import AsyncGenerator, AsyncIterable, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,7 @@ from sandboxio.errors import ConfigurationError
 from .endpoint import Endpoint, find_endpoint
 from .faults import EngineError, EngineUnavailable, Fault, reason_in
 from .hijack import Hijacked
-from .transport import EngineTransport, Exchange
+from .transport import EngineTransport, Exchange, Upload
 from .versions import LEAST_API, NEWEST_API, Versions, choose, numbers
 
 __all__ = [
@@ -70,7 +71,12 @@ READ_TIMEOUT: Final = 120.0
 MAX_ANSWER: Final = 64 << 20
 """Bytes of an answer that is read as a whole; a list of ten thousand containers is about 20 MB."""
 
+_STRAY: Final = re.compile(r"^[^/]|//|/$|/\.\.?(/|$)|[\0-\x20]")
+"""What an id given by a user must not do to a path: add segments, or take some away."""
+
 Params = Mapping[str, object]
+Content = bytes | Iterable[bytes] | AsyncIterable[bytes]
+"""A request's body. Pieces are read one by one; give ``Content-Length`` in the headers if it is known."""
 
 
 class Engine:
@@ -111,11 +117,11 @@ class Engine:
         *,
         params: Params | None = None,
         json: object = None,
-        content: bytes | AsyncIterable[bytes] | None = None,
+        content: Content | None = None,
         headers: Mapping[str, str] | None = None,
         read_timeout: float | None = READ_TIMEOUT,
     ) -> httpx.Response:
-        """One request; its whole answer. Raises :class:`EngineError` for a status of 400 and above."""
+        """One request; its whole answer. Raises :class:`EngineError` for a refusal."""
         pending = Pending(self, _Request(method, path, params, json, content, headers, read_timeout))
         with pending:
             return await pending.finish()
@@ -143,7 +149,7 @@ class Engine:
         *,
         params: Params | None = None,
         json: object = None,
-        content: bytes | AsyncIterable[bytes] | None = None,
+        content: Content | None = None,
         headers: Mapping[str, str] | None = None,
         read_timeout: float | None = None,
     ) -> AsyncGenerator[BodyStream, None]:
@@ -157,7 +163,7 @@ class Engine:
         try:
             with _typed(self, request, exchange):
                 head = await exchange.head()
-            if head.status_code >= 400:
+            if _is_refusal(head.status_code):
                 raise await _refusal(self, request, exchange)
             yield BodyStream(self, request, exchange, head)
         finally:
@@ -178,7 +184,7 @@ class Engine:
         try:
             with _typed(self, request, exchange):
                 head = await exchange.head()
-            if head.status_code >= 400:
+            if _is_refusal(head.status_code):
                 raise await _refusal(self, request, exchange)
             framed = {b"content-length", b"transfer-encoding"} & {name for name, _ in head.headers}
             if head.status_code not in (101, 200) or (head.status_code == 200 and framed):
@@ -216,7 +222,7 @@ class _Request:
     path: str
     params: Params | None
     json: object
-    content: bytes | AsyncIterable[bytes] | None
+    content: Content | None
     headers: Mapping[str, str] | None
     read_timeout: float | None
 
@@ -226,6 +232,11 @@ class _Request:
         return f"{self.method} {self.path}"
 
     def build(self, endpoint: Endpoint, prefix: str) -> httpx.Request:
+        if _STRAY.search(self.path):
+            raise ConfigurationError(
+                f"{self.path!r} is not a path of the engine's API.",
+                hint="An id or a name in it is empty or has a wrong character.",
+            )
         authority = "docker" if endpoint.path else str(endpoint).removeprefix("tcp://")
         query = _query(self.params or {})
         target = quote(prefix + self.path, safe="/:@") + (f"?{query}" if query else "")
@@ -235,12 +246,18 @@ class _Request:
             "Connection": "close",
             **(self.headers or {}),
         }
-        content = self.content
+        body: dict[str, Any] = {}
         if self.json is not None:
-            content = _json.dumps(self.json).encode()
+            body["content"] = _json.dumps(self.json).encode()
             headers["Content-Type"] = "application/json"
-        elif content is None and self.method in ("POST", "PUT"):
-            content = b""
+        elif isinstance(self.content, bytes):
+            body["content"] = self.content
+        elif self.content is not None:
+            body["stream"] = Upload(self.content)
+            if "Content-Length" not in headers:
+                headers["Transfer-Encoding"] = "chunked"
+        elif self.method in ("POST", "PUT"):
+            body["content"] = b""
         timeouts = httpx.Timeout(
             connect=PROBE_TIMEOUT, write=WRITE_TIMEOUT, read=self.read_timeout, pool=None
         )
@@ -248,7 +265,7 @@ class _Request:
             self.method,
             httpx.URL(scheme="http", host="docker", raw_path=target.encode("ascii")),
             headers=headers,
-            content=content,
+            **body,
             extensions={"timeout": timeouts.as_dict()},
         )
 
@@ -296,14 +313,14 @@ class Pending:
         """Send what is not sent yet and read what is not read yet.
 
         Cancelled: call it again, and it goes on where it was. Done: it returns, or raises, the same
-        again. Raises :class:`EngineError` for a status of 400 and above.
+        again. Raises :class:`EngineError` for a refusal.
         """
         if self._response is None:
             if self._exchange is None:
                 await self._engine.negotiate()
                 self._exchange = self._engine.exchange(self._request)
             self._response = await _read(self._engine, self._request, self._exchange, self._body)
-        if self._response.status_code >= 400:
+        if _is_refusal(self._response.status_code):
             error = _error_of(self._request, self._response)
             if error.fault is Fault.API_VERSION:  # the engine was replaced under us: ask again next time
                 self._engine.forget_version()
@@ -373,6 +390,11 @@ async def _read(engine: Engine, request: _Request, exchange: Exchange, body: byt
                 raise _broken(engine, request, f"its answer is larger than {MAX_ANSWER >> 20} MiB", exchange)
     exchange.close()
     return httpx.Response(head.status_code, headers=head.headers.raw_items(), content=bytes(body))
+
+
+def _is_refusal(status: int) -> bool:
+    """True for errors and for redirects, which this API has none of; 304 is "already so"."""
+    return status >= 300 and status != 304
 
 
 async def _refusal(engine: Engine, request: _Request, exchange: Exchange) -> EngineError:

@@ -16,11 +16,14 @@ never reclaimed), and a kept-alive connection that the engine closes fails the n
 
 from __future__ import annotations
 
+import inspect
 import ssl
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from contextlib import ExitStack
-from typing import cast
+from typing import Self, cast
 
 import anyio
+import anyio.lowlevel
 import h11
 import httpx
 
@@ -46,11 +49,14 @@ class Exchange:
         self._streaming = False
         self._head: h11.Response | h11.InformationalResponse | None = None
         self._ended = False
+        self._closed = False
         self.sent = False
         """True once a byte of the request was given to the kernel: the engine may act on it."""
 
     async def head(self) -> h11.Response | h11.InformationalResponse:
         """Send the request and wait for the head of the answer: a final one, or 101."""
+        if self._closed:
+            raise httpx.ReadError("the connection was closed", request=self._request)
         if self._wire is None:
             self._wire = await self._connect()
         if self._head is None:
@@ -79,6 +85,7 @@ class Exchange:
 
     def close(self) -> None:
         """Close the connection, wherever the exchange is."""
+        self._closed = True
         if self._wire is not None:
             self._wire.close()
 
@@ -122,6 +129,7 @@ class Exchange:
         stream = cast("httpx.AsyncByteStream", self._request.stream)
         try:
             async for piece in stream:
+                await anyio.lowlevel.checkpoint()  # a fast file and a fast engine would never let others run
                 if self._answered(wire):
                     return
                 self._push(self._http.send(h11.Data(data=piece)) if piece else b"")
@@ -188,6 +196,34 @@ class Exchange:
             raise httpx.RemoteProtocolError(str(error), request=self._request) from error
 
 
+class Upload(httpx.AsyncByteStream):
+    """A request body that comes in pieces; the request's headers say how long it is, or "chunked".
+
+    httpx wraps such a body into async generators of its own, which stay suspended when an early answer
+    makes us stop in the middle. This one is no generator.
+    """
+
+    def __init__(self, source: AsyncIterable[bytes] | Iterable[bytes]) -> None:
+        self._pieces = aiter(source) if isinstance(source, AsyncIterable) else iter(source)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if isinstance(self._pieces, AsyncIterator):
+            return await anext(self._pieces)
+        for piece in self._pieces:
+            return piece
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Close a source that is a generator; other sources are the caller's."""
+        if inspect.isasyncgen(self._pieces):
+            await self._pieces.aclose()
+        elif inspect.isgenerator(self._pieces):
+            self._pieces.close()
+
+
 class EngineTransport(httpx.AsyncBaseTransport):
     """An httpx transport to one endpoint; holds no connection, so it never needs closing."""
 
@@ -222,7 +258,7 @@ class _Body(httpx.AsyncByteStream):
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
 
-    def __aiter__(self) -> _Body:
+    def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:

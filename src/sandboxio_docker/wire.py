@@ -17,6 +17,8 @@ from typing import Any, Final
 import anyio
 import anyio.lowlevel
 
+from sandboxio.errors import ConfigurationError
+
 from .endpoint import Endpoint, TLSFiles
 
 READ_SIZE: Final = 1 << 18
@@ -98,9 +100,11 @@ class Wire:
         if self.closed:
             return
         self.closed = True
-        if self._waiting:  # closing a descriptor wakes nobody by itself
-            anyio.notify_closing(self.sock)
-        self.sock.close()
+        try:
+            if self._waiting:  # closing a descriptor wakes nobody by itself
+                anyio.notify_closing(self.sock)
+        finally:  # also where no event loop runs any more: after a loop's end, in another thread
+            self.sock.close()
 
     def _check(self) -> socket.socket:
         if self.closed:
@@ -154,8 +158,11 @@ async def _resolve(host: str, port: int) -> Iterable[tuple[int, int, int, str, A
     try:  # an address as digits needs no look-up
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:
-        # the one place where the event loop uses a thread of its own: the system's resolver blocks
+        pass
+    try:  # the one place where the event loop uses a thread of its own: the system's resolver blocks
         return await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # an empty or overlong label
+        raise OSError(f"{host!r} is not a host name") from error
 
 
 async def _connect_to(family: int, address: Any) -> Wire:
@@ -177,14 +184,21 @@ async def _connect_to(family: int, address: Any) -> Wire:
 
 
 def read_tls(files: TLSFiles) -> ssl.SSLContext:
-    """The settings of a TLS endpoint. Raises ``OSError`` if a file cannot be used."""
-    context = ssl.create_default_context(cafile=files.ca)
+    """The settings of a TLS endpoint. Raises :class:`ConfigurationError` if a file cannot be used."""
+    try:
+        context = ssl.create_default_context(cafile=files.ca)
+        if files.cert is not None:
+            # without a password callback an encrypted key would ask on the terminal
+            context.load_cert_chain(files.cert, files.key, password=str)
+    except OSError as error:
+        names = ", ".join(str(path) for path in (files.ca, files.cert, files.key) if path)
+        raise ConfigurationError(
+            f"The TLS files of the engine cannot be used ({names}): {error}.",
+            hint="DOCKER_CERT_PATH is a folder with ca.pem, cert.pem and key.pem, unencrypted.",
+        ) from error
     # Python 3.13 asks more of a certificate than the ones that Docker's manual tells how to make have
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if not files.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if files.cert is not None:
-        # without a password callback an encrypted key would ask on the terminal
-        context.load_cert_chain(files.cert, files.key, password=str)
     return context
