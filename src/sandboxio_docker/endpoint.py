@@ -199,7 +199,7 @@ def _tls_of(environ: Mapping[str, str], home: Path) -> TLSFiles | None:
     verify, folder = bool(environ.get("DOCKER_TLS_VERIFY")), environ.get("DOCKER_CERT_PATH")
     if not verify and not folder:
         return None
-    files = _tls_in(Path(folder) if folder else _config_folder(environ, home), verify)
+    files = _tls_in(Path(folder) if folder else config_folder(environ, home), verify)
     if folder and not (files.ca or files.cert):
         raise ConfigurationError(
             f"DOCKER_CERT_PATH={folder} holds no certificates.",
@@ -213,24 +213,25 @@ def _tls_in(folder: Path, verify: bool) -> TLSFiles:
     return TLSFiles(ca, cert, key, verify)
 
 
-def _config_folder(environ: Mapping[str, str], home: Path) -> Path:
+def config_folder(environ: Mapping[str, str], home: Path) -> Path:
+    """Where the ``docker`` command keeps its configuration."""
     return Path(environ.get("DOCKER_CONFIG") or home / ".docker")
 
 
 def _from_context(environ: Mapping[str, str], home: Path) -> Endpoint | None:
     """The address of the current context; None if there is none, or it is ``default``."""
-    folder = _config_folder(environ, home)
+    folder = config_folder(environ, home)
     name, origin = environ.get("DOCKER_CONTEXT", ""), "DOCKER_CONTEXT"
     if not name:
         origin = f"{folder / 'config.json'}"
-        chosen = _read_json(folder / "config.json").get("currentContext", "")
+        chosen = read_json(folder / "config.json").get("currentContext", "")
         name = chosen if isinstance(chosen, str) else ""
     if name in ("", "default"):
         return None
     # docker/cli, cli/context/store: the folder of a context is the SHA-256 of its name
     key = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
-    meta = _read_json(folder / "contexts/meta" / key / "meta.json")
-    fields = _object(_object(meta.get("Endpoints")).get("docker"))
+    meta = read_json(folder / "contexts/meta" / key / "meta.json")
+    fields = json_object(json_object(meta.get("Endpoints")).get("docker"))
     if not isinstance(fields.get("Host"), str):
         raise ConfigurationError(
             f"The Docker context {name!r} (from {origin}) does not exist or names no engine.",
@@ -243,7 +244,7 @@ def _from_context(environ: Mapping[str, str], home: Path) -> Endpoint | None:
     )
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; empty if there is no such file.
 
     A broken file is an error: going on without it could silently choose another engine.
@@ -257,10 +258,10 @@ def _read_json(path: Path) -> dict[str, Any]:
             f"Docker's configuration {path} cannot be read: {error}.",
             hint="Repair the file, or set DOCKER_HOST so that it is not needed.",
         ) from error
-    return _object(value)
+    return json_object(value)
 
 
-def _object(value: Any) -> dict[str, Any]:
+def json_object(value: Any) -> dict[str, Any]:
     """``value`` if it is a JSON object, else an empty one."""
     return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType]
 

@@ -218,10 +218,11 @@ class Upload(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         """Close a source that is a generator; other sources are the caller's."""
-        if inspect.isasyncgen(self._pieces):
-            await self._pieces.aclose()
-        elif inspect.isgenerator(self._pieces):
-            self._pieces.close()
+        source: object = self._pieces
+        if inspect.isasyncgen(source):
+            await source.aclose()
+        elif inspect.isgenerator(source):
+            source.close()
 
 
 class EngineTransport(httpx.AsyncBaseTransport):
