@@ -10,6 +10,7 @@ PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
 	"$$name" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& { echo "$$name"; break; }; done)
 BIN := .venv/bin
+SETUP := venv
 ENGINE := eval "$$($(PYTHON) -m scripts.engine up)"
 # Rules about cancellation that ruff does not have. Not 102 (it does not see that cleanup goes through
 # _teardown.py, which the cancel sweeps prove), nor 124 and 127, which are matters of taste.
@@ -35,12 +36,12 @@ engine: python  ## bring up a Docker engine and a test image, print the variable
 engine-down: python  ## stop the engine that 'make engine' started
 	@$(PYTHON) -m scripts.engine down
 
-lint: venv  ## style, and mistakes that can be seen without running
+lint: $(SETUP)  ## style, and mistakes that can be seen without running
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/flake8-async --anyio --enable=$(ASYNC_RULES) $$(git ls-files 'src/*.py')
 
-types: venv  ## mypy and pyright, both strict
+types: $(SETUP)  ## mypy and pyright, both strict
 	@$(BIN)/mypy
 	@$(BIN)/pyright
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import io
 import re
 import sys
@@ -66,6 +67,7 @@ OUTSIDE = {
     "sandboxio_docker/": "anyio typing_extensions",
     "sandboxio_docker/engine": "anyio h11 httpx",
     "sandboxio_docker/transport": "anyio h11 httpx",
+    "sandboxio_e2b/transport": "anyio h11 httpx",
     "sandboxio_docker/guest": "",
     "sandboxio_e2b/": "anyio typing_extensions",
 }
@@ -75,6 +77,11 @@ NO_AWAIT = {
     "sandboxio_docker/frames",
     "sandboxio_docker/guest_wire",
     "sandboxio_docker/hostconfig",
+}
+
+WIRE = {
+    # may have plain errors of their own, translated at one door
+    "sandboxio_e2b/transport",
 }
 
 SHIELDS = {
@@ -122,13 +129,18 @@ class Source:
 
     @property
     def syntax(self) -> ast.Module:
-        return ast.parse(self.text)
+        return _parsed(self.text)
 
     def nodes(self) -> Iterator[ast.AST]:
         return ast.walk(self.syntax)
 
     def at(self, node: ast.AST, text: str) -> str:
         return f"{self.path}:{getattr(node, 'lineno', 1)}: {text}"
+
+
+@functools.cache
+def _parsed(text: str) -> ast.Module:
+    return ast.parse(text)
 
 
 def _sources(tree: Tree) -> list[Source]:
@@ -353,7 +365,7 @@ def error_bases(tree: Tree) -> list[str]:
             if not isinstance(node, ast.ClassDef):
                 continue
             bases = {base.id for base in node.bases if isinstance(base, ast.Name)} & BUILTIN_ERRORS
-            internal = node.name.startswith("_") or _belongs(source.name, NO_AWAIT)
+            internal = node.name.startswith("_") or _belongs(source.name, NO_AWAIT | WIRE)
             if internal and bases == {"Exception"}:
                 continue  # it is translated before it reaches a caller
             if bases and bases != {ROOTS.get(node.name)}:
