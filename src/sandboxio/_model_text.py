@@ -16,10 +16,10 @@ ERROR_LIMIT = 4_000
 
 
 def clip(text: str, limit: int = OUTPUT_LIMIT) -> str:
-    """``text``, or its head and tail with a line between them that counts what is left out.
+    r"""``text``, or its head and tail with a line between them that counts what is left out.
 
     >>> clip("a" * 30 + "z" * 30, limit=20)
-    'aaaaaaaaaa\\n[... 40 characters left out ...]\\nzzzzzzzzzz'
+    'aaaaaaaaaa\n[... 40 characters left out ...]\nzzzzzzzzzz'
     """
     if len(text) <= limit:
         return text
@@ -46,10 +46,10 @@ def render_for_model(error: SandboxError, *, limit: int = OUTPUT_LIMIT) -> str:
 
 
 def render_result(result: ExecResult, *, limit: int = OUTPUT_LIMIT) -> str:
-    """A result for the model: the exit code, both streams, and remarks. A non-zero exit is a result.
+    r"""A result for the model: the exit code, both streams, and remarks. A non-zero exit is a result.
 
-    >>> render_result(ExecResult(3, "", "no such file\\n"))
-    'exit code: 3\\nstderr:\\nno such file'
+    >>> render_result(ExecResult(3, "", "no such file\n"))
+    'exit code: 3\nstderr:\nno such file'
     """
     lines = [f"exit code: {result.exit_code}", *_streams(result, limit)]
     if not result.stdout and not result.stderr:

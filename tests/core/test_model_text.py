@@ -50,7 +50,7 @@ def test_clipping_keeps_head_and_tail_and_counts_the_rest(text: str, limit: int)
     if len(text) <= limit:
         assert shown == text
         return
-    head, rest = shown.split("\n[... ", 1) if "\n[... " not in text else (text[: limit - limit // 2], "")
+    head, _ = shown.split("\n[... ", 1) if "\n[... " not in text else (text[: limit - limit // 2], "")
     assert text.startswith(head)
     assert shown.endswith(text[len(text) - limit // 2 :])
     assert f"{len(text) - limit} characters left out" in shown
