@@ -1,0 +1,114 @@
+"""What a sandbox's container executes first: a shell text that becomes the guest, or stays and keeps time.
+
+The guest's program is not on the command line, where ``docker inspect`` would show it and where it would
+not fit. A small bootstrap reads it from stdin as the first message: ``SBX1``, u32 length, u32 CRC-32,
+bytes. What is on the command line is not secret: lifetime, lifeline, working folder.
+
+If the image has no Python 3.8, the shell says so on stdout, in one line that starts with ``sandboxio: ``
+(no frame starts with that byte), and stays process 1 of the container. It keeps the two promises that
+must hold whatever the host does: the container ends when its lifetime is over, and, with the lifeline,
+when the host's connection ends. Other channels (the engine's exec) do the work. Two forms, tried in turn:
+
+* *The shell itself.* ``read -t`` on stdin is both clock and lifeline, if the shell has it (bash, busybox
+  ash): nothing is started. Process 1 cannot be stopped or killed from inside, and a shell handles no
+  signal that it did not ask for, so code inside can postpone neither promise. It reaps orphans.
+* *``sleep``.* The shell starts a watcher that ends on EOF of stdin and takes process 1 with it by ending
+  the one thing that process 1 waits for: it *becomes* ``sleep LIFETIME``, so the lifetime holds; the
+  watcher is an ordinary process of the same user. Hostile code can kill or stop the watcher, and then
+  the lifeline is gone until the lifetime ends. ``sleep`` reaps no orphan.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import struct
+import zlib
+from functools import cache
+from typing import Final
+
+PROGRAM_MAGIC: Final = b"SBX1"
+NAME: Final = "sandboxio"
+"""What the launcher is called in the container's list of processes."""
+
+_FIND: Final = r"""
+if command -v python3 >/dev/null 2>&1; then exec python3 -I -S -c "$5" "$@"; fi
+if command -v python >/dev/null 2>&1 &&
+  python -c 'import sys; sys.exit(sys.version_info < (3, 8))' </dev/null >/dev/null 2>&1
+then exec python -I -S -c "$5" "$@"; fi
+eval "$6"
+"""
+
+# Runs under python3 of any version. argv: lifetime, lifeline, work, localhost, this text, _STAY.
+_BOOT: Final = r"""
+import os, sys
+if sys.version_info < (3, 8):
+    os.execvp("sh", ["sh", "-c", sys.argv[6], "sandboxio"] + sys.argv[1:])
+import select, time
+from binascii import crc32
+began = time.monotonic()
+def take(size):
+    data = b""
+    while len(data) < size:
+        left = began + float(sys.argv[1]) - time.monotonic() if float(sys.argv[1]) else None
+        if not select.select([0], [], [], left and max(0, left))[0]:
+            os._exit(0)
+        more = os.read(0, size - len(data))
+        if not more:
+            os._exit(0)
+        data += more
+    return data
+head = take(12)
+text = take(int.from_bytes(head[4:8], "big")) if head[:4] == b"SBX1" else b""
+if not text or crc32(text) != int.from_bytes(head[8:], "big"):
+    os.write(2, b"sandboxio launcher: what came is not the guest's program\n")
+    os._exit(3)
+names = {"__name__": "sandboxio_guest"}
+exec(compile(text, "<sandboxio guest>", "exec"), names)
+names["main"](sys.argv[1:5], began)
+"""
+
+# A line on stdin is the guest's program, sent before the host knew: it is read and dropped. Where the
+# lifeline is off, opening the own stdin for writing keeps it from ever ending.
+_STAY: Final = r"""
+echo "sandboxio: no python3 of version 3.8 or newer"
+keep='[ "$2" = 1 ] || ! (exec 0<>/proc/self/fd/0) 2>/dev/null || exec 0<>/proc/self/fd/0
+  while IFS= read -r -t "$1" line; do :; done; exit 0'
+can='IFS= read -r -t 1 line </dev/null; [ $? = 1 ]'
+if (eval "$can") 2>/dev/null; then eval "$keep"; fi
+for other in bash "busybox ash" zsh mksh ksh; do
+  if $other -c "$can" 2>/dev/null; then exec $other -c "$keep" "$0" "$@"; fi
+done
+if [ "$2" != 1 ]; then exec sleep "$1"; fi
+exec 3<&0
+sleep "$1" </dev/null >/dev/null 2>&1 3<&- &
+clock=$!
+(while IFS= read -r line; do :; done; kill -9 "$clock") <&3 >/dev/null 2>&1 &
+exec 3<&-
+wait "$clock"
+"""
+
+
+def arguments(lifetime: float, *, lifeline: bool, work: str, localhost: bool) -> list[str]:
+    """What guest and launcher are told: seconds to live (0: no end), folder of the runs, two switches.
+
+    ``localhost`` lets the guest write /etc/hosts, which the engine does not make without a network.
+    """
+    seconds = f"{lifetime:.3f}".rstrip("0").rstrip(".") or "0"
+    return [seconds, str(int(lifeline)), work, str(int(localhost))]
+
+
+def with_shell(told: list[str], shell: str = "/bin/sh") -> list[str]:
+    """The container's entrypoint, for images with a shell. ``told`` is from :func:`arguments`."""
+    return [shell, "-c", _FIND.strip(), NAME, *told, _BOOT.strip(), _STAY.strip()]
+
+
+def with_python(told: list[str], python: str = "python3") -> list[str]:
+    """The entrypoint for images without a shell; also the command of a second guest."""
+    return [python, "-I", "-S", "-c", _BOOT.strip(), *told]
+
+
+@cache
+def program() -> bytes:
+    """The guest's program as the first message on stdin."""
+    text = importlib.resources.files(__package__).joinpath("guest.py").read_bytes()
+    return PROGRAM_MAGIC + struct.pack(">II", len(text), zlib.crc32(text)) + text
