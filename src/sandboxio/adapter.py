@@ -22,22 +22,32 @@ from typing import ClassVar, Self
 import anyio
 import anyio.lowlevel
 
-from ._files import BaseFileSystem as BaseFileSystem
-from ._files import FileTransfer as FileTransfer
+from ._files import BaseFileSystem as BaseFileSystem, FileTransfer as FileTransfer
 from ._output import OUTPUT_LIMIT as OUTPUT_LIMIT
-from ._process import BaseProcess as BaseProcess
-from ._process import Execution as Execution
-from ._process import Exit as Exit
-from ._process import Owner as Owner
-from ._process import collect, result_of
-from ._process import running as running
+from ._process import (
+    BaseProcess as BaseProcess,
+    Execution as Execution,
+    Exit as Exit,
+    Owner as Owner,
+    collect,
+    result_of,
+    running as running,
+)
 from ._record import OperationRecord, Recorder, Subject
-from ._request import SandboxRequest as SandboxRequest
-from ._request import check_code, check_command, check_env, check_request, check_timeout
-from ._teardown import bounded as bounded
-from ._teardown import seconds_from_environment as seconds_from_environment
-from ._teardown import teardown_grace as teardown_grace
-from ._teardown import warn_orphan as warn_orphan
+from ._request import (
+    SandboxRequest as SandboxRequest,
+    check_code,
+    check_command,
+    check_env,
+    check_request,
+    check_timeout,
+)
+from ._teardown import (
+    bounded as bounded,
+    seconds_from_environment as seconds_from_environment,
+    teardown_grace as teardown_grace,
+    warn_orphan as warn_orphan,
+)
 from .audit import AuditConfig
 from .errors import (
     CapabilityNotSupported,
