@@ -1,0 +1,107 @@
+"""LangChain and LangGraph: sandbox tools as ``langchain_core.tools.StructuredTool``.
+
+    agent = create_agent(model, tools=[make_code_tool(sandbox)])
+
+Works with ``invoke`` and ``ainvoke``. The text for the model is the tool's content, the
+:class:`~sandboxio.ExecResult` its artifact. A sandbox error is raised as ``ToolException`` and handled by
+the tool, so the model reads the code and the fix in a message of status "error" and the run goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from langchain_core.tools import StructuredTool, ToolException
+from pydantic import BaseModel, ConfigDict, Field
+
+from sandboxio._model_text import render_for_model, render_result
+from sandboxio.errors import SandboxError
+from sandboxio.models import ExecResult
+
+from . import _tool
+from ._tool import SandboxTool, Source
+
+Answer: TypeAlias = tuple[str, ExecResult]
+
+
+class _Code(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    code: str = Field(description=_tool.CODE_ARGUMENT)
+
+
+class _Command(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    command: str = Field(description=_tool.COMMAND_ARGUMENT)
+
+
+def make_code_tool(
+    source: Source,
+    *,
+    name: str = _tool.CODE_NAME,
+    description: str = _tool.CODE_DESCRIPTION,
+    timeout: float | None = None,
+) -> StructuredTool:
+    """A tool that runs Python code in the sandbox. ``timeout`` is in seconds, None the sandbox's."""
+    tool = SandboxTool(source, timeout)
+
+    def code_sync(code: str) -> Answer:
+        return _answer(lambda: tool.run_code_sync(code))
+
+    async def code_async(code: str) -> Answer:
+        return await _answer_async(lambda: tool.run_code(code))
+
+    return _structured(code_sync, code_async, name, description, _Code)
+
+
+def make_command_tool(
+    source: Source,
+    *,
+    name: str = _tool.COMMAND_NAME,
+    description: str = _tool.COMMAND_DESCRIPTION,
+    timeout: float | None = None,
+) -> StructuredTool:
+    """A tool that runs a shell command in the sandbox. ``timeout`` is in seconds, None the sandbox's."""
+    tool = SandboxTool(source, timeout)
+
+    def command_sync(command: str) -> Answer:
+        return _answer(lambda: tool.run_command_sync(command))
+
+    async def command_async(command: str) -> Answer:
+        return await _answer_async(lambda: tool.run_command(command))
+
+    return _structured(command_sync, command_async, name, description, _Command)
+
+
+def _structured(
+    sync: Callable[[str], Answer],
+    coroutine: Callable[[str], Awaitable[Answer]],
+    name: str,
+    description: str,
+    schema: type[BaseModel],
+) -> StructuredTool:
+    return StructuredTool.from_function(
+        sync,
+        coroutine,
+        name=name,
+        description=description,
+        args_schema=schema,
+        response_format="content_and_artifact",
+        handle_tool_error=True,
+    )
+
+
+def _answer(call: Callable[[], ExecResult]) -> Answer:
+    try:
+        result = call()
+    except SandboxError as error:
+        raise ToolException(render_for_model(error)) from error
+    return render_result(result), result
+
+
+async def _answer_async(call: Callable[[], Awaitable[ExecResult]]) -> Answer:
+    try:
+        result = await call()
+    except SandboxError as error:
+        raise ToolException(render_for_model(error)) from error
+    return render_result(result), result
