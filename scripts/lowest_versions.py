@@ -16,8 +16,9 @@ from pathlib import Path
 EXTRAS = ("docker", "e2b", "trio", "otel")
 """The frameworks are not here: each pins dozens of packages of its own."""
 
-# pytest 9.2 renamed what the pytest plugin of old anyio imports.
-TOOLS = ["pytest<9.2"]
+# pytest 9.2 renamed what the pytest plugin of old anyio imports; the tests' OpenTelemetry SDK
+# and the API go together.
+TOOLS = ["pytest<9.2", "opentelemetry-sdk==1.39.1"]
 
 
 def lowest() -> list[str]:
