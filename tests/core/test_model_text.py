@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sandboxio import ExecResult, ExecutionTimeout, RichOutput, SandboxGone
-from sandboxio._model_text import clip, render_for_model, render_result
 from sandboxio.errors import SandboxError, catalogue
+from sandboxio.model_text import clip, render_for_model, render_result
 
 
 @pytest.mark.parametrize("error", catalogue())

@@ -15,8 +15,8 @@ from typing import TypeAlias
 from langchain_core.tools import StructuredTool, ToolException
 from pydantic import BaseModel, ConfigDict, Field
 
-from sandboxio._model_text import render_for_model, render_result
 from sandboxio.errors import SandboxError
+from sandboxio.model_text import render_for_model, render_result
 from sandboxio.models import ExecResult
 
 from . import _tool

@@ -14,8 +14,8 @@ from agents import FunctionTool, ModelBehaviorError, RunContextWrapper, function
 from agents.tool import default_tool_error_function
 from pydantic import Field
 
-from sandboxio._model_text import ERROR_LIMIT, clip, render_for_model, render_result
 from sandboxio.errors import SandboxError
+from sandboxio.model_text import ERROR_LIMIT, clip, render_for_model, render_result
 
 from . import _tool
 from ._tool import SandboxTool, Source

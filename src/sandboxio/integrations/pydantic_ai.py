@@ -15,8 +15,8 @@ from pydantic import Field
 from pydantic_ai import Tool
 from pydantic_ai.exceptions import ToolFailed
 
-from sandboxio._model_text import render_for_model, render_result
 from sandboxio.errors import SandboxError
+from sandboxio.model_text import render_for_model, render_result
 from sandboxio.models import ExecResult
 
 from . import _tool
