@@ -95,6 +95,7 @@ LOOPS_AND_THREADS_IN = {
     "sandboxio/_portal": "the blocking facade lives in a thread beside its loop",
     "sandboxio/sync": "the blocking facade lives in a thread beside its loop",
     "sandboxio/testing/": "virtual clocks know the loops",
+    "sandboxio/integrations/_tool": "frameworks call tools from threads without a loop",
     "sandboxio_docker/guest": "a program of its own, inside the sandbox",
 }
 
