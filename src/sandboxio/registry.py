@@ -47,6 +47,11 @@ def unregister(name: str) -> None:
     _resolved.pop(name, None)
 
 
+def is_registered(name: str) -> bool:
+    """True if ``register()`` decides what this name means, and not an entry point."""
+    return name in _registered
+
+
 def resolve(name: str) -> Backend:
     """The backend of that name. Raises ``BackendNotFound`` or ``BackendNotInstalled``."""
     if name not in _resolved:

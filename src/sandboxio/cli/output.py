@@ -1,0 +1,154 @@
+"""How the commands print: the same payload as text for people or as JSON for programs.
+
+Text is plain ASCII apart from what the outside world puts in, in colour only on a terminal, and wrapped
+only there: what goes into a file or a pipe keeps one line per fact. What comes from outside (labels,
+messages of an engine) has its control characters escaped, so that it cannot steer the terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from sandboxio.errors import SandboxError
+
+NARROWEST = 30
+"""Columns below which wrapping makes things worse."""
+_COLOURS = {"ok": "32", "FAIL": "1;31", "skip": "36", "title": "1"}
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+class Output:
+    """One stream of one command. ``as_json`` silences everything but :meth:`payload`."""
+
+    def __init__(self, *, as_json: bool = False, debug: bool = False) -> None:
+        self.as_json = as_json
+        self.debug = debug
+        self._stream: TextIO | None = sys.stdout
+        _tolerate_any_text(sys.stdout)
+        _tolerate_any_text(sys.stderr)
+        self.is_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        self._colour = self.is_terminal and not os.environ.get("NO_COLOR")
+        self._width = shutil.get_terminal_size().columns if self.is_terminal else 0
+
+    def payload(self, payload: Mapping[str, Any]) -> None:
+        """The whole result as one JSON object; only with ``--json``."""
+        if self.as_json:
+            self._write(json.dumps(payload, indent=2) + "\n")
+
+    def line(self, text: str = "", *, indent: int = 0, hang: int = 0) -> None:
+        """A line of text, wrapped on a terminal; what follows hangs ``hang`` columns deeper."""
+        if not self.as_json:
+            for part in _escaped(text).split("\n"):
+                self._write("\n".join(self._wrapped(part, indent, hang)) + "\n")
+
+    def status(self, status: str, name: str, detail: str, *, name_width: int) -> None:
+        """``status`` (ok, FAIL, skip, or -) and a name in columns, then the text."""
+        if self.as_json:
+            return
+        columns = f"  {status:<4}  {_escaped(name):<{name_width}}  "
+        if self._width and self._width - len(columns) < NARROWEST:
+            head = f"  {status:<4}  {_escaped(name)}"
+            lines = [head, *self._wrapped(_escaped(detail), 8, 0)] if detail else [head]
+        else:
+            lines = self._wrapped(columns + _escaped(detail), 0, len(columns))
+        lines[0] = lines[0].replace(status, self.paint(status, status), 1)
+        self._write("\n".join(lines) + "\n")
+
+    def paint(self, text: str, kind: str) -> str:
+        """``text`` in the colour of ``kind``, where there are colours."""
+        code = _COLOURS.get(kind)
+        return f"\033[{code}m{text}\033[0m" if self._colour and code else text
+
+    def title(self, text: str) -> None:
+        """A heading."""
+        if not self.as_json:
+            self._write(self.paint(_escaped(text), "title") + "\n")
+
+    def error(self, error: SandboxError) -> None:
+        """An error that ended the command: on stderr, or as the JSON result."""
+        if self.as_json:
+            self.payload({"error": error_dict(error)})
+        else:
+            say(f"sandboxio: {error}")
+
+    def traceback(self, error: BaseException) -> None:
+        """Where an error comes from, on stderr; only with ``SBX_DEBUG=1``."""
+        if self.debug:
+            sys.excepthook(type(error), error, error.__traceback__)
+
+    def flush(self) -> None:
+        """Hand everything to the system; a reader that went away is no error."""
+        if self._stream is not None:
+            try:
+                self._stream.flush()
+            except BrokenPipeError:
+                self._reader_left()
+
+    def _wrapped(self, text: str, indent: int, hang: int) -> list[str]:
+        if not self._width:
+            return [" " * indent + text]
+        lines = textwrap.wrap(
+            text,
+            max(self._width - 1, NARROWEST),
+            initial_indent=" " * indent,
+            subsequent_indent=" " * (indent + hang),
+            break_long_words=False,
+            break_on_hyphens=False,
+            drop_whitespace=True,
+            replace_whitespace=False,
+        )
+        return lines or [""]
+
+    def _write(self, text: str) -> None:
+        if self._stream is None:
+            return
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except BrokenPipeError:
+            self._reader_left()
+
+    def _reader_left(self) -> None:
+        """Go on without output: what the command does must not stop half-way because of ``| head``."""
+        self._stream = None
+        # The interpreter flushes stdout once more at its end; let that succeed (Python, signal module docs).
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, sys.stdout.fileno())
+        os.close(devnull)
+
+
+def say(text: str) -> None:
+    """A message beside the result, on stderr."""
+    with contextlib.suppress(OSError):  # nobody reads it, and there is nowhere else to say so
+        print(_escaped(text), file=sys.stderr, flush=True)
+
+
+def error_dict(error: SandboxError) -> dict[str, str]:
+    """An error as JSON-ready values."""
+    return {"code": error.code, "message": error.message, "fix": error.hint, "docs": error.url}
+
+
+def use_rich_tracebacks() -> None:
+    """Readable tracebacks if rich is there; never with local variables, which may hold secrets."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("rich.traceback").install(show_locals=False)
+
+
+def _escaped(text: str) -> str:
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def _tolerate_any_text(stream: TextIO) -> None:
+    """Have characters that the terminal's encoding lacks escaped instead of raising."""
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
