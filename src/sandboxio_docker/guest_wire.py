@@ -110,6 +110,8 @@ class GuestProtocolError(Exception):
 
 
 class Kind(IntEnum):
+    """Kinds of frames: below 64 from the host, above from the guest."""
+
     SETUP = 1
     PART = 2
     START = 3
@@ -201,6 +203,8 @@ class Fate(IntEnum):
 
 
 class EntryKind(IntEnum):
+    """What a name in a folder is, without following it."""
+
     FILE = 0
     FOLDER = 1
     LINK = 2
@@ -212,6 +216,8 @@ class EntryKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
+    """The guest is there."""
+
     op: int
     version: int
     python: tuple[int, int, int]
@@ -232,12 +238,16 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Started:
+    """The program of a run runs; ``pid`` as seen in the sandbox."""
+
     op: int
     pid: int
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
+    """Some bytes, split anywhere."""
+
     op: int
     stream: int
     """1 stdout, 2 stderr; 0 the content of a file."""
@@ -246,12 +256,16 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
+    """So many bytes of input more may be sent."""
+
     op: int
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
+    """One name in a folder; ``size`` in bytes, 0 for a folder."""
+
     name: bytes
     kind: EntryKind
     leads_to_folder: bool
@@ -260,12 +274,20 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
+    """Some entries of a folder, in its own order."""
+
     op: int
     entries: tuple[Entry, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class End:
+    """A run has ended.
+
+    ``peak_kib`` is the largest resident set of the program and the children that it waited for; never below
+    the guest's own, in whose memory every program begins.
+    """
+
     op: int
     how: Ending
     exit_code: int
@@ -276,12 +298,16 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Done:
+    """A file operation is done; ``size`` in bytes, for a listing in entries."""
+
     op: int
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
+    """What stat found."""
+
     op: int
     kind: EntryKind
     mode: int
@@ -291,6 +317,8 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
+    """The operation was not done, or not to its end."""
+
     op: int
     reason: Reason
     errno_name: str
@@ -299,6 +327,8 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
+    """The answer to a KILL."""
+
     op: int
     fate: Fate
 
@@ -346,6 +376,7 @@ def setup(env: Mapping[bytes, bytes]) -> bytes:
 
 
 def stop() -> bytes:
+    """End the sandbox: the guest kills everything and exits."""
     return frame(Kind.STOP, 0)
 
 
@@ -436,18 +467,22 @@ class GuestWire:
         return _request(Kind.WRITE, op, struct.pack(">i", -1 if mode is None else mode) + path)
 
     def list_folder(self, op: int, path: bytes, *, paced: bool = False) -> bytes:
+        """List a folder."""
         windows = self._open(op, Kind.LIST, (0,), paced=paced)
         return _request(Kind.LIST, op, struct.pack(">I", windows[0].size) + path)
 
     def make_folder(self, op: int, path: bytes, *, parents: bool = False) -> bytes:
+        """Make a folder; with ``parents`` also those above it, and an existing one is no error."""
         self._open(op, Kind.MKDIR, ())
         return _request(Kind.MKDIR, op, bytes([parents]) + path)
 
     def remove(self, op: int, path: bytes) -> bytes:
+        """Remove a file, a link, or a folder with all in it."""
         self._open(op, Kind.REMOVE, ())
         return _request(Kind.REMOVE, op, path)
 
     def facts(self, op: int, path: bytes, *, follow: bool = True) -> bytes:
+        """Ask for kind, mode, size and time of a path."""
         self._open(op, Kind.STAT, ())
         return _request(Kind.STAT, op, bytes([follow]) + path)
 
@@ -481,6 +516,7 @@ class GuestWire:
         return min(operation.input_credit, MAX_PAYLOAD)
 
     def input_end(self, op: int) -> bytes:
+        """The end of a run's stdin, or of a file to write."""
         return frame(Kind.INPUT_END, op)
 
     def kill(self, op: int) -> bytes:

@@ -110,5 +110,5 @@ def with_python(told: list[str], python: str = "python3") -> list[str]:
 @cache
 def program() -> bytes:
     """The guest's program as the first message on stdin."""
-    text = importlib.resources.files(__package__).joinpath("guest.py").read_bytes()
+    text = importlib.resources.files("sandboxio_docker").joinpath("guest.py").read_bytes()
     return PROGRAM_MAGIC + struct.pack(">II", len(text), zlib.crc32(text)) + text
