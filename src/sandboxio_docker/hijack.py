@@ -56,6 +56,14 @@ class Hijacked:
                 return early
             return await self._wire.receive_some()
 
+    def receive_now(self) -> bytes | None:
+        """Bytes that have arrived, ``b""`` at the end, None if there are none. Does not wait."""
+        early, self._early = self._early, b""
+        if early:
+            return early
+        with self._typed():
+            return self._wire.receive_now()
+
     async def send(self, data: bytes | bytearray | memoryview) -> None:
         """Send all of it. Cancelled after the first byte: the rest stays here and goes out first next time.
 
@@ -82,6 +90,14 @@ class Hijacked:
             with self._typed():
                 await self._flush()
                 self._wire.end_sending()
+
+    def release(self) -> tuple[Wire, bytes]:
+        """Hand over the connection, and the bytes that came with the head of the answer.
+
+        Whoever takes it closes it; nothing here may be used any more.
+        """
+        early, self._early = self._early, b""
+        return self._wire, early
 
     def close(self) -> None:
         """Close now, whatever is unsent. May be called again."""
