@@ -38,7 +38,8 @@ class Exit:
 
     ``exit_code`` as in ``ExecResult``. ``timed_out``: the far side enforced the deadline before the
     host did. ``limit``: a sentence naming the resource cap that killed the run, or None. ``notes``
-    and ``results`` go into the ``ExecResult`` as they are.
+    and ``results`` go into the ``ExecResult`` as they are; ``network_denials``, the attempts that the
+    network policy stopped, where the backend counts them, into the audit event.
     """
 
     exit_code: int
@@ -46,6 +47,7 @@ class Exit:
     limit: str | None = None
     notes: tuple[str, ...] = ()
     results: tuple[RichOutput, ...] | None = None
+    network_denials: int = 0
 
 
 class Execution(ABC):
@@ -277,4 +279,6 @@ class BaseProcess:
             self._outcome = self._streamed_result()
         record.exit_code = self.returncode
         record.bytes_out = self._bytes
+        if self._execution.exit is not None:
+            record.network_denials = self._execution.exit.network_denials
         await self._closed(record, error)

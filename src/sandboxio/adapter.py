@@ -33,7 +33,7 @@ from ._process import (
     result_of,
     running as running,
 )
-from ._record import OperationRecord, Recorder, Subject
+from ._record import OperationRecord, Recorder as Recorder, Subject
 from ._request import (
     SandboxRequest as SandboxRequest,
     check_code,
@@ -127,6 +127,10 @@ class BaseSandbox(ABC):
 
         Runs shielded and bounded. Raises ``ConnectError`` if the backend refuses.
         """
+
+    def _grace(self) -> float:
+        """Seconds that ending the sandbox may take; another value than the setting's is for test doubles."""
+        return teardown_grace()
 
     def _close(self) -> None:  # noqa: B027 - most adapters hold nothing
         """Release what the host holds for this sandbox; synchronous, called after ``_destroy``."""
@@ -269,7 +273,7 @@ class BaseSandbox(ABC):
     async def put_down(self, execution: Execution) -> None:
         """Kill a run; if it cannot be confirmed dead in time, end the whole sandbox. Never raises."""
         try:
-            if await bounded(execution.kill, seconds=min(KILL_BOUND, teardown_grace())):
+            if await bounded(execution.kill, seconds=min(KILL_BOUND, self._grace())):
                 return
             why = "a run could not be confirmed dead, so the whole sandbox was ended"
         except SandboxGone as error:
@@ -312,6 +316,9 @@ class BaseSandbox(ABC):
             if (partial := getattr(error, "partial", None)) is not None:
                 record.exit_code = partial.exit_code
             raise
+        finally:
+            if execution.exit is not None:
+                record.network_denials = execution.exit.network_denials
         record.exit_code, record.bytes_out = ended.exit_code, output.total
         return result_of(output, ended)
 
@@ -355,7 +362,7 @@ class BaseSandbox(ABC):
     async def _end(self, why: str) -> None:
         """Destroy under the bounded shield, whatever is cancelled outside."""
         try:
-            finished = await bounded(self._destroy)
+            finished = await bounded(self._destroy, seconds=self._grace())
         except SandboxGone:
             finished = True
         if finished:
@@ -451,6 +458,8 @@ class BaseBackend(ABC):
                 'NetworkPolicy(egress="learn") is reserved for a later release.',
                 hint='Use egress="deny", or list hosts in allow=(...) on a backend that can.',
             )
+        if request.network.ingress_ports and Capability.TUNNELS not in self.capabilities:
+            raise capability_error(self.name, Capability.TUNNELS, "NetworkPolicy(ingress_ports=...)")
         if request.resources.gpu is not None and Capability.GPU not in self.capabilities:
             raise capability_error(self.name, Capability.GPU, "Resources(gpu=...)")
 
