@@ -45,7 +45,9 @@ FLOORS = [
     "sandboxio/cli/*",
     "sandboxio/__main__",
     # the adapters; they never see each other
-    "sandboxio_docker/guest sandboxio_docker/guest_wire sandboxio_docker/killer",
+    "sandboxio_docker/guest sandboxio_docker/guest_protocol sandboxio_docker/launcher sandboxio_docker/killer",
+    "sandboxio_docker/guest_wire",
+    "sandboxio_docker/mux",
     "sandboxio_docker/faults sandboxio_docker/config sandboxio_docker/labels",
     "sandboxio_docker/endpoint sandboxio_docker/versions sandboxio_docker/hostconfig",
     "sandboxio_docker/wire",
@@ -75,6 +77,7 @@ OUTSIDE = {
 NO_AWAIT = {
     # sans-io: they know bytes, not who brings them
     "sandboxio_docker/frames",
+    "sandboxio_docker/guest_protocol",
     "sandboxio_docker/guest_wire",
     "sandboxio_docker/hostconfig",
 }
