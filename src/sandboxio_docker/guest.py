@@ -2,7 +2,7 @@
 
 One file, standard library only, Python 3.8 or newer. It is process 1 of the container, or a second
 guest started through the engine's exec. Frames come on descriptor 0 and go out on descriptor 1; their
-form is specified in ``guest_wire.py``, and the numbers here repeat those there.
+form is specified in ``guest_protocol.py``, and the numbers here repeat those there.
 
 Rules:
 
@@ -24,7 +24,7 @@ Rules:
 
 # No imports for convenience (pathlib, contextlib): each costs start time of every sandbox. Paths are bytes.
 # Nothing here is anybody's API.
-# ruff: noqa: D102, D103, SIM105, UP031, PERF203
+# ruff: noqa: SIM105, UP031, PERF203
 # ruff: noqa: PTH102, PTH103, PTH104, PTH106, PTH108, PTH116, PTH118, PTH120, PTH123, PTH208
 
 from __future__ import annotations

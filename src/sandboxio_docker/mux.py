@@ -11,7 +11,7 @@ W1  Frames go out whole and in the order in which they were posted. Posting does
     cancelled leaves the rest where it is, and the next sender, or receiver, begins with it.
 
 There is no reader while nobody receives. So what the other side may send unasked has to be bounded (by
-credit, see ``guest_wire.py``), and the other side must go on reading while it cannot write: a sender here
+credit, see ``guest_protocol.py``), and the other side must go on reading while it cannot write: a sender here
 may wait for it while nobody reads.
 """
 
@@ -25,7 +25,7 @@ import anyio
 
 from sandboxio.errors import SandboxError
 
-from .guest_wire import GuestProtocolError
+from .guest_protocol import ConnectionLost, GuestProtocolError
 
 
 class Port(Protocol):
@@ -55,13 +55,6 @@ class Addressed(Protocol):
     def op(self) -> int:
         """The operation's number; 0 is the connection itself."""
         ...
-
-
-class ConnectionLost(Exception):
-    """Nothing more will come or go on this connection; the cause says why.
-
-    Internal: the channel turns it into the public error of the operation at hand.
-    """
 
 
 _EventT = TypeVar("_EventT", bound=Addressed)

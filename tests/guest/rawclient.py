@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sandboxio_docker import guest_wire as w
-from sandboxio_docker import launcher
+from sandboxio_docker import guest_protocol as w, launcher
+from sandboxio_docker.guest_wire import GuestWire
 
 
 class Closed(Exception):
@@ -25,7 +25,7 @@ class Client:
     def __init__(
         self, send: Callable[[bytes], None], receive: Callable[[float], bytes], limit: float = 20
     ) -> None:
-        self.wire = w.GuestWire()
+        self.wire = GuestWire()
         self.send = send
         self._receive = receive
         self.limit = limit
