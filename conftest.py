@@ -56,13 +56,13 @@ def _unavailable(config: pytest.Config, name: str, problem: str) -> None:
 
 @pytest.fixture(params=LOOPS)
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    return backend_for(
-        request.param, jumping=request.node.get_closest_marker("virtual_time") is not None
-    )
+    return backend_for(request.param, jumping=request.node.get_closest_marker("virtual_time") is not None)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -k, -m and --lf take items away
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if any(len(item._fixtureinfo.name2fixturedefs["nothing_left"]) > 1 for item in items):
+        raise pytest.UsageError("a test module overrides nothing_left: use @pytest.mark.leaves(reason)")
     if any("[" in argument for argument in config.args):
         return  # somebody asked for one variant of one test
     if lone := twins.without_twin(items):
@@ -97,9 +97,11 @@ def docker_image(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     watch = leaks.Watch()
     yield
+    if twins.reason_of(request.node, "leaves") is not None:
+        return
     if left := watch.left():
         pytest.fail("the test left behind:\n  " + "\n  ".join(left), pytrace=False)
 
@@ -119,7 +121,7 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if twins.is_async(item) and twins.one_loop_reason(item) is None:
+    if twins.is_async(item) and twins.reason_of(item, "one_loop") is None:
         outcomes = _skipped[twins.group_of(item)]
         outcomes[item.nodeid] = outcomes.get(item.nodeid, False) or report.skipped
     return report
@@ -132,15 +134,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             lone = ", ".join(nodeid for nodeid, skipped in outcomes.items() if skipped)
             _complaints.append(f"skipped on one loop and run on the other: {lone}")
     if processes := leaks.processes_of_session(_session_id):
-        _complaints.extend(
-            f"process {pid} is still there, now killed: {c}" for pid, c in processes.items()
-        )
+        _complaints.extend(f"process {pid} is still there, now killed: {c}" for pid, c in processes.items())
         leaks.end_processes(processes)
     if "docker" in _used:
         try:
-            _complaints.extend(
-                f"{c} is still there" for c in engines.containers_left(_started, _session_id)
-            )
+            _complaints.extend(f"{c} is still there" for c in engines.containers_left(_started, _session_id))
         except OSError as error:
             _complaints.append(f"cannot tell whether containers are left: {error}")
     if _complaints and session.exitstatus in (

@@ -200,9 +200,12 @@ def test_what_a_test_leaves_behind_fails_it(run: Run) -> None:
                 subprocess.run([sys.executable, "-c", ""], check=True)
         def test_slow_to_end():
             threading.Timer(0.05, int).start()
+        @pytest.mark.leaves("an outside library keeps it")
+        def test_excused():
+            os.open("/dev/null", os.O_RDONLY)
         """
     )
-    result.assert_outcomes(passed=7, errors=4)
+    result.assert_outcomes(passed=8, errors=4)
     result.stdout.fnmatch_lines_random(
         [
             "*descriptor * -> /dev/null",
@@ -215,6 +218,19 @@ def test_what_a_test_leaves_behind_fails_it(run: Run) -> None:
             "ERROR *::test_zombie*",
         ]
     )
+
+
+def test_the_check_cannot_be_overridden_in_passing(run: Run) -> None:
+    result = run(
+        """
+        import pytest
+        @pytest.fixture
+        def nothing_left(): pass
+        def test_it(): pass
+        """
+    )
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*overrides nothing_left*"])
 
 
 def test_a_task_that_outlives_its_test_fails_it(run: Run) -> None:

@@ -35,14 +35,14 @@ def group_of(item: pytest.Item) -> tuple[object, ...]:
     return (parent, getattr(item, "originalname", item.name), *same)
 
 
-def one_loop_reason(item: pytest.Item) -> str | None:
-    """Why this test needs no twin; a marker without a reason is a usage error."""
-    marker = item.get_closest_marker("one_loop")
+def reason_of(item: pytest.Item, name: str) -> str | None:
+    """Why this test is an exception to a rule; a marker without a reason is a usage error."""
+    marker = item.get_closest_marker(name)
     if marker is None:
         return None
     reason = marker.kwargs.get("reason", marker.args[0] if marker.args else "")
     if not isinstance(reason, str) or not reason.strip():
-        raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.one_loop needs a reason")
+        raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.{name} needs a reason")
     return reason
 
 
@@ -51,7 +51,7 @@ def without_twin(items: Iterable[pytest.Item]) -> list[str]:
     loops: dict[tuple[object, ...], set[str | None]] = defaultdict(set)
     first: dict[tuple[object, ...], pytest.Item] = {}
     for item in items:
-        if is_async(item) and one_loop_reason(item) is None:
+        if is_async(item) and reason_of(item, "one_loop") is None:
             group = group_of(item)
             loops[group].add(loop_of(item))
             first.setdefault(group, item)
