@@ -31,9 +31,9 @@ LAYOUT = {
     "sandboxio": """
         errors _encodings
         models _redact
-        model_text protocols _output _teardown _request _append _logs
+        model_text protocols _output _teardown _request _append
         audit _scrub
-        registry _dsn otel
+        registry _dsn otel _logs
         _record
         _files _process
         adapter
@@ -137,7 +137,6 @@ LONGEST_FUNCTION = 70
 LONGEST_FILE = 600
 LONG_FILES = {
     "sandboxio_docker/guest": "has to be one file: it is sent into the sandbox as one text",
-    "sandboxio/testing/suite": "one test class, read from top to bottom",
 }
 
 
