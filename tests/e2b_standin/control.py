@@ -6,7 +6,7 @@ import base64
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
@@ -129,7 +129,13 @@ class ControlPlane:
     async def metrics(self, request: Request) -> Response:
         self._find(request)
         moment = now()
-        sample = {"cpuCount": 2, "cpuUsedPct": 1.5, "memUsed": 1 << 26, "memTotal": 1 << 29, "memCache": 1 << 24}
+        sample = {
+            "cpuCount": 2,
+            "cpuUsedPct": 1.5,
+            "memUsed": 1 << 26,
+            "memTotal": 1 << 29,
+            "memCache": 1 << 24,
+        }
         sample |= {"diskUsed": 1 << 30, "diskTotal": 1 << 33, "timestampUnix": int(moment.timestamp())}
         return JSONResponse([{**sample, "timestamp": stamp(moment)}])
 
@@ -234,7 +240,7 @@ def _listed(sandbox: Sandbox) -> dict[str, Any]:
         "alias": sandbox.alias,
         "sandboxID": sandbox.id,
         "clientID": CLIENT_ID,
-        "startedAt": stamp(sandbox.started.astimezone(timezone.utc)),
+        "startedAt": stamp(sandbox.started.astimezone(UTC)),
         "endAt": stamp(sandbox.ends),
         "cpuCount": 2,
         "memoryMB": 512,

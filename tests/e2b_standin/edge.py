@@ -127,4 +127,6 @@ async def _exchange(sandbox: Sandbox, port: str, scope: Any, body: _Body, send: 
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         finally:
             await response.aclose()
+    # Before the client knows that this is over: its next request may be to kill the sandbox.
+    sandbox.connections.discard(scope["standin.transport"])
     await send({"type": "http.response.body", "body": b""})

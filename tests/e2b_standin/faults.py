@@ -14,6 +14,7 @@ A rule names requests by a regular expression over ``METHOD /path`` and says wha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import socket
@@ -80,10 +81,8 @@ class Faults:
                     await send.cut()
         if late:
             send = Late(send, late)
-        try:
+        with contextlib.suppress(Dropped):
             await self._app(scope, receive, send)
-        except Dropped:
-            pass
 
 
 async def _answer(rule: Rule, send: Any) -> None:

@@ -1,5 +1,7 @@
 """envd's plain HTTP surface: health, environment, metrics, and file transfer with signed URLs."""
 
+# Paths are text here, as in envd: not normalised, and bytes that are not UTF-8 kept.
+
 from __future__ import annotations
 
 import base64
@@ -12,6 +14,7 @@ import time
 import zlib
 from collections.abc import AsyncIterator
 from email.message import Message
+from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
@@ -68,7 +71,7 @@ class FileRoutes:
         if os.path.isdir(path):
             return answer_error(400, f"path '{path}' is a directory")
         if "gzip" in request.headers.get("accept-encoding", "") and "range" not in request.headers:
-            body = gzip.compress(open(path, "rb").read())
+            body = gzip.compress(Path(path).read_bytes())
             return Response(body, headers={"Content-Encoding": "gzip", "Vary": "Accept-Encoding"})
         name = os.path.basename(path).encode("ascii", "replace").decode()
         return FileResponse(path, filename=name, content_disposition_type="inline")
@@ -141,7 +144,9 @@ class FileRoutes:
             raise _Refused(400, f"path is a directory: {path}")
         try:
             self._guest.ensure_folders(os.path.dirname(path), account)
-            with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o666)) as file:
+            with open(  # noqa: ASYNC230 - a guest's disk is memory
+                path, "wb", opener=lambda name, flags: os.open(name, flags, 0o666)
+            ) as file:
                 os.fchown(file.fileno(), account.pw_uid, account.pw_gid)
                 async for chunk in body:
                     file.write(chunk)

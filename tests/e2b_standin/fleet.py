@@ -10,18 +10,22 @@ import socket
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from .zygote import Zygote
 
 ENVD_VERSION = "0.6.13"
-TEMPLATES = {"base": "base", "code-interpreter-v1": "nlhz8vlwyupq845jsdg9", "code-interpreter": "nlhz8vlwyupq845jsdg9"}
+TEMPLATES = {
+    "base": "base",
+    "code-interpreter-v1": "nlhz8vlwyupq845jsdg9",
+    "code-interpreter": "nlhz8vlwyupq845jsdg9",
+}
 CLIENT_ID = "standin0"
 
 
 def now() -> datetime:
-    return datetime.now(timezone.utc)
+    return datetime.now(UTC)
 
 
 @dataclass(eq=False)
@@ -94,7 +98,9 @@ class Fleet:
             address=address,
             envd_version=self.envd_version,
             token=token,
-            traffic_token="tt_" + secrets.token_hex(16) if network.get("allowPublicTraffic") is False else None,
+            traffic_token="tt_" + secrets.token_hex(16)
+            if network.get("allowPublicTraffic") is False
+            else None,
             metadata=dict(order.get("metadata") or {}),
             network=network,
             internet=internet,

@@ -1,5 +1,7 @@
 """What every part of a guest shares: its settings, accounts, paths and environment."""
 
+# Paths are text here, as in envd: not normalised, and bytes that are not UTF-8 kept.
+
 from __future__ import annotations
 
 import os

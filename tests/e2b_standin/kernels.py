@@ -11,7 +11,8 @@ import json
 import os
 import sys
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,7 @@ from starlette.routing import Route
 from .guest import Guest
 
 KEEPALIVE_SECONDS = 5.0
+INTERRUPT_SECONDS = 2.0
 HOME = "/home/user"
 LANGUAGES = {None: "python", "": "python", "python": "python", "js": "javascript", "ts": "typescript"}
 MIME_FIELDS = {
@@ -64,7 +66,7 @@ class Context:
     def describe(self) -> dict[str, str]:
         return {"id": self.id, "language": self.language, "cwd": self.cwd}
 
-    async def execute(self, code: str, variables: Mapping[str, str]) -> AsyncIterator[Event]:
+    async def execute(self, code: str, variables: Mapping[str, str]) -> AsyncGenerator[Event, None]:
         """The events of one cell. Closing the iterator interrupts the kernel."""
         async with self.lock:
             head = "" if self._named else _set_variables(self.variables)
@@ -75,16 +77,27 @@ class Context:
             message = self.client.execute(setup + code, allow_stdin=False, stop_on_error=True)
             finished = False
             try:
-                async for event in self._output(message, lost):
-                    yield event
+                async with aclosing(self._output(message, lost)) as output:
+                    async for event in output:
+                        yield event
                 finished = True
             finally:
                 if not finished and not lost.is_set():
-                    await asyncio.shield(self.manager.interrupt_kernel())
+                    await asyncio.shield(self._interrupt(message))
             if variables and not lost.is_set():
                 self.client.execute("".join(_unset(key) for key in variables), silent=True, allow_stdin=False)
 
-    async def _output(self, message: str, lost: asyncio.Event) -> AsyncIterator[Event]:
+    async def _interrupt(self, message: str) -> None:
+        """Interrupt, and let the cell come to its end: ipykernel drops what is queued behind a failed one."""
+        await self.manager.interrupt_kernel()
+        try:
+            async with asyncio.timeout(INTERRUPT_SECONDS):
+                while not _is_idle(await self.client.get_iopub_msg(timeout=None), message):
+                    pass
+        except TimeoutError:
+            pass  # it ignores interrupts: the next cell waits for it, as on the real server
+
+    async def _output(self, message: str, lost: asyncio.Event) -> AsyncGenerator[Event, None]:
         errored = False
         gone = asyncio.ensure_future(lost.wait())
         channel: asyncio.Future[Any] | None = None
@@ -101,11 +114,11 @@ class Context:
                     yield {"type": "keepalive"}
                     continue
                 received, channel = channel.result(), None
+                if _is_idle(received, message):
+                    return
                 if received["parent_header"].get("msg_id") != message:
                     continue
                 kind, content = received["msg_type"], received["content"]
-                if kind == "status" and content["execution_state"] == "idle":
-                    return
                 event = _event(kind, content, received)
                 if event is not None and not (event["type"] == "error" and errored):
                     errored = errored or event["type"] == "error"
@@ -127,6 +140,14 @@ LOST = {
     "UnexpectedEndOfExecution": "Connection to the execution was closed before the execution was finished",
     "WebSocketError": "The connections was lost, rerun the code to get the results",
 }
+
+
+def _is_idle(received: Mapping[str, Any], message: str) -> bool:
+    return (
+        received["parent_header"].get("msg_id") == message
+        and received["msg_type"] == "status"
+        and received["content"]["execution_state"] == "idle"
+    )
 
 
 def _event(kind: str, content: Mapping[str, Any], message: Mapping[str, Any]) -> Event | None:
@@ -172,6 +193,26 @@ def _unset(key: str) -> str:
     return f"import os; os.environ.pop('{key}', None)\n"
 
 
+class _Interruptible(StreamingResponse):
+    """Ends its generator as soon as the client is gone, also while the cell is silent.
+
+    The real server may notice only at its next write, five seconds later.
+    """
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def gone() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        answer = asyncio.ensure_future(self.stream_response(send))
+        watch = asyncio.ensure_future(gone())
+        await asyncio.wait((answer, watch), return_when=asyncio.FIRST_COMPLETED)
+        for task in (answer, watch):
+            task.cancel()
+        await asyncio.gather(answer, watch, return_exceptions=True)
+        await self.body_iterator.aclose()  # type: ignore[attr-defined]
+
+
 class Interpreter:
     """The server on port 49999 of one guest."""
 
@@ -205,7 +246,8 @@ class Interpreter:
             return PlainTextResponse(str(error), 500)
         if context is None:
             return PlainTextResponse(f"Context {name} not found", 404)
-        return StreamingResponse(_lines(context.execute(body["code"], body.get("env_vars") or {})))
+        lines = _lines(context.execute(body["code"], body.get("env_vars") or {}))
+        return _Interruptible(lines)
 
     async def create(self, request: Request) -> Response:
         body = await request.json()
@@ -259,9 +301,19 @@ def _normal(language: str | None) -> str:
 
 async def _kernel(name: str, language: str, cwd: str, variables: Mapping[str, str]) -> Context:
     command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    manager = AsyncKernelManager(transport="ipc", ip=f"/run/kernels/{name}", kernel_cmd=command)
     os.makedirs("/run/kernels", exist_ok=True)
-    environment = {**os.environ, "HOME": "/root", "IPYTHONDIR": "/run/ipython", "JUPYTER_RUNTIME_DIR": "/run/jupyter"}
+    manager = AsyncKernelManager(
+        transport="ipc",
+        ip=f"/run/kernels/{name}",
+        kernel_cmd=command,
+        connection_file=f"/run/kernels/kernel-{name}.json",
+    )
+    environment = {
+        **os.environ,
+        "HOME": "/root",
+        "IPYTHONDIR": "/run/ipython",
+        "JUPYTER_RUNTIME_DIR": "/run/jupyter",
+    }
     await manager.start_kernel(
         cwd=cwd, env=environment, extra_arguments=["--HistoryManager.enabled=False", "--log-level=CRITICAL"]
     )
@@ -271,10 +323,8 @@ async def _kernel(name: str, language: str, cwd: str, variables: Mapping[str, st
     return Context(name, language, cwd, manager, client, variables)
 
 
-async def _lines(events: AsyncIterator[Event]) -> AsyncIterator[bytes]:
-    try:
+async def _lines(events: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(events):
         async for event in events:
             yield json.dumps(event).encode() + b"\n"
-        yield b'{"type": "end_of_execution"}\n'
-    finally:
-        await events.aclose()  # type: ignore[attr-defined]
+    yield b'{"type": "end_of_execution"}\n'

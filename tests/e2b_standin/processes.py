@@ -5,9 +5,12 @@ child that holds a pipe holds the end event too, unless the process is signalled
 that nobody watches is read and dropped; a slow watcher slows the process down.
 """
 
+# Paths are text here, as in envd: not normalised, and bytes that are not UTF-8 kept.
+
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import os
@@ -156,7 +159,8 @@ class Process:
         if self.terminal is not None:
             sources.append((self.terminal, "pty", PTY_CHUNK))
         else:
-            assert self.popen.stdout is not None and self.popen.stderr is not None
+            assert self.popen.stdout is not None
+            assert self.popen.stderr is not None
             sources.append((self.popen.stdout.fileno(), "stdout", STD_CHUNK))
             sources.append((self.popen.stderr.fileno(), "stderr", STD_CHUNK))
         pumps = asyncio.gather(*(self._pump(*source) for source in sources))
@@ -179,10 +183,8 @@ class Process:
     def _finish(self, code: int) -> None:
         for pipe in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
             if pipe is not None:
-                try:
+                with contextlib.suppress(BrokenPipeError):
                     pipe.close()
-                except BrokenPipeError:
-                    pass
         if self.terminal is not None:
             os.close(self.terminal)
         if code < 0:
@@ -267,7 +269,9 @@ class Table:
             )
             asyncio.get_running_loop().call_later(RETAIN_SECONDS, forget)
 
-    def find(self, *, pid: int | None = None, tag: str | None = None, retained: bool = False) -> Process | None:
+    def find(
+        self, *, pid: int | None = None, tag: str | None = None, retained: bool = False
+    ) -> Process | None:
         """A running process by pid or tag; with ``retained``, one that ended lately."""
         table = self.retained if retained else self.running
         if pid is not None:
@@ -291,7 +295,7 @@ def _start_on_terminal(
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,
-            preexec_fn=take_terminal,
+            preexec_fn=take_terminal,  # noqa: PLW1509 - a guest has one thread
             **settings,  # type: ignore[call-overload]
         )
     except BaseException:

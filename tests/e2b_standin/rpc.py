@@ -3,6 +3,8 @@
 The framing and the messages are E2B's own (``e2b.envd``); only the methods are written here.
 """
 
+# Paths are text here, as in envd: not normalised, and bytes that are not UTF-8 kept.
+
 from __future__ import annotations
 
 import asyncio
@@ -14,7 +16,7 @@ import pwd
 import signal
 import stat
 from collections.abc import AsyncIterator, Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -251,7 +253,7 @@ def entry(path: str) -> fs.EntryInfo:
         permissions=stat.filemode(own.st_mode).replace("l", "L"),
         owner=_name(lambda: pwd.getpwuid(own.st_uid).pw_name, own.st_uid),
         group=_name(lambda: grp.getgrgid(own.st_gid).gr_name, own.st_gid),
-        modified_time=Timestamp.from_datetime(datetime.fromtimestamp(own.st_mtime, timezone.utc)),
+        modified_time=Timestamp.from_datetime(datetime.fromtimestamp(own.st_mtime, UTC)),
         symlink_target=os.path.realpath(path) if link else None,
         metadata=read_metadata(path),
         is_symlink=link,
@@ -350,7 +352,9 @@ class FilesystemService:
                 break
         return fs.ListDirResponse(entries=entries)
 
-    async def watch_dir(self, request: fs.WatchDirRequest, context: Any) -> AsyncIterator[fs.WatchDirResponse]:
+    async def watch_dir(
+        self, request: fs.WatchDirRequest, context: Any
+    ) -> AsyncIterator[fs.WatchDirResponse]:
         with Watch(self._folder(request.path, context), request.recursive) as watch:
             yield fs.WatchDirResponse(event=Oneof("start", fs.WatchDirResponse.StartEvent()))
             ping = _ping(context)
@@ -362,7 +366,9 @@ class FilesystemService:
                     else:
                         yield fs.WatchDirResponse(event=Oneof("filesystem", event))
 
-    async def create_watcher(self, request: fs.CreateWatcherRequest, context: Any) -> fs.CreateWatcherResponse:
+    async def create_watcher(
+        self, request: fs.CreateWatcherRequest, context: Any
+    ) -> fs.CreateWatcherResponse:
         watch = Watch(self._folder(request.path, context), request.recursive)
         name = f"watcher-{len(self._watches)}-{os.urandom(4).hex()}"
         self._watches[name] = watch
@@ -373,7 +379,9 @@ class FilesystemService:
     ) -> fs.GetWatcherEventsResponse:
         return fs.GetWatcherEventsResponse(events=self._watch(request.watcher_id).take())
 
-    async def remove_watcher(self, request: fs.RemoveWatcherRequest, context: Any) -> fs.RemoveWatcherResponse:
+    async def remove_watcher(
+        self, request: fs.RemoveWatcherRequest, context: Any
+    ) -> fs.RemoveWatcherResponse:
         self._watch(request.watcher_id).close()
         del self._watches[request.watcher_id]
         return fs.RemoveWatcherResponse()

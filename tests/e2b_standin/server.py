@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 import uvicorn
 from starlette.applications import Starlette
@@ -20,13 +20,19 @@ from .faults import Faults, Rule
 from .fleet import ENVD_VERSION, Fleet
 
 ADMIN = "/__standin__"
-SHOWN_HEADERS = ("idempotency-key", "user-agent", "connect-timeout-ms", "keepalive-ping-interval", "content-type")
+SHOWN_HEADERS = (
+    "idempotency-key",
+    "user-agent",
+    "connect-timeout-ms",
+    "keepalive-ping-interval",
+    "content-type",
+)
 
 
 class Protocol(H11Protocol):
     """uvicorn's HTTP/1.1, with the connection itself in the scope: faults and kills need it."""
 
-    open: set[asyncio.Transport] = set()
+    open: ClassVar[set[asyncio.Transport]] = set()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -87,7 +93,9 @@ class StandIn:
     async def state(self, request: Request) -> Response:
         """What is there: sandboxes, open connections, requests so far (no credentials)."""
         own = request.scope["standin.transport"]
-        sandboxes = [{"id": item.id, "pid": item.pid, "state": item.state} for item in self._fleet.live.values()]
+        sandboxes = [
+            {"id": item.id, "pid": item.pid, "state": item.state} for item in self._fleet.live.values()
+        ]
         return JSONResponse(
             {
                 "sandboxes": sandboxes,

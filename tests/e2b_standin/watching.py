@@ -1,5 +1,7 @@
 """Folder watches on inotify, reported the way envd reports them."""
 
+# Paths are text here, as in envd: not normalised, and bytes that are not UTF-8 kept.
+
 from __future__ import annotations
 
 import asyncio
@@ -7,9 +9,9 @@ import ctypes
 import os
 import struct
 from types import TracebackType
+from typing import Self
 
 from e2b.envd.filesystem import filesystem_pb as fs
-from typing_extensions import Self
 
 from .processes import readable
 
@@ -68,7 +70,7 @@ class Watch:
         """The next events; an empty list when ``seconds`` pass without one."""
         try:
             await asyncio.wait_for(readable(self._fd), seconds)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             return []
         return self.take()
 

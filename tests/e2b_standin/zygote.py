@@ -7,6 +7,7 @@ datagram each, and answers each with one. When the socket closes it ends, and ev
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import os
 import signal
@@ -91,10 +92,8 @@ def _start(
 def _kill(pid: int, holders: dict[int, int]) -> dict[str, Any]:
     holder = holders.pop(pid, None)
     if holder is not None:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         os.waitpid(holder, 0)  # it waits for the first process, which waits for all the others
     return {}
 
