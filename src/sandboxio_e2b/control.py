@@ -1,0 +1,222 @@
+"""The control plane: create, look at, list and kill sandboxes over REST."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, cast
+from urllib.parse import quote
+
+import httpx
+
+from sandboxio.errors import ConnectError, SandboxError
+
+from . import endpoints
+from .endpoints import Settings
+from .failures import control_error, looks_like_html, unreachable
+from .transport import Broken, Client, Exchange
+from .wire import Garbled, parse_object
+
+PAGE: Final = 100
+"""Sandboxes on one page of a list: the most that E2B gives."""
+EVERYTHING: Final = "0.0.0.0/0"
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A sandbox as the control plane describes it. The token opens the sandbox and is in no repr."""
+
+    id: str
+    envd_version: str
+    token: str | None = field(repr=False)
+    traffic_token: str | None = field(repr=False)
+    domain: str | None
+    metadata: Mapping[str, str]
+    state: str
+    started: datetime | None
+
+
+def placed(body: Mapping[str, Any]) -> Placed:
+    """Reads any of the shapes in which the API gives a sandbox. Raises :class:`Garbled`."""
+    if not isinstance(body.get("sandboxID"), str):
+        raise Garbled("a sandbox without its sandboxID")
+    metadata = cast("dict[str, Any]", body.get("metadata") or {})
+    return Placed(
+        id=body["sandboxID"],
+        envd_version=str(body.get("envdVersion") or ""),
+        token=body.get("envdAccessToken") or None,
+        traffic_token=body.get("trafficAccessToken") or None,
+        domain=body.get("domain") or None,
+        metadata={str(key): str(value) for key, value in metadata.items()},
+        state=str(body.get("state") or "running"),
+        started=_moment(body.get("startedAt")),
+    )
+
+
+def _moment(text: object) -> datetime | None:
+    try:
+        return datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a new sandbox shall be."""
+
+    template: str
+    seconds: float
+    metadata: Mapping[str, str]
+    internet: bool
+    allowed: tuple[str, ...]
+
+    def body(self) -> dict[str, object]:
+        """The JSON of the create request. The lifetime is whole seconds, rounded up."""
+        body: dict[str, object] = {
+            "templateID": self.template,
+            "timeout": math.ceil(self.seconds),
+            "autoPause": False,
+            "metadata": dict(self.metadata),
+            "allow_internet_access": self.internet or bool(self.allowed),
+        }
+        if self.allowed:
+            body["network"] = {"allowOut": list(self.allowed), "denyOut": [EVERYTHING]}
+        return body
+
+
+class Creation:
+    """One create call. Cancelled, it can be finished later: the answer is still on its way."""
+
+    def __init__(self, client: Client, order: Order) -> None:
+        self._client = client
+        self._order = order
+        self._key = uuid.uuid4().hex
+        self._exchange = self._request(endpoints.CREATE, order.body())
+        self._what = f"Creating a sandbox of template {order.template!r}"
+
+    @property
+    def may_exist(self) -> bool:
+        """False while the service cannot have seen the request."""
+        return self._exchange.sent
+
+    async def finish(self) -> Placed:
+        """The new sandbox. Raises ``CreationError``, ``AuthError`` or ``RateLimitError``."""
+        url = str(self._client.base_url)
+        try:
+            response = await self._exchange.response()
+            if _is_unknown_route(response) and self._exchange.request.url.path.endswith(endpoints.CREATE):
+                self._exchange.close()
+                self._exchange = self._request(endpoints.CREATE_V1, {**self._order.body(), "secure": True})
+                response = await self._exchange.response()
+            if response.status_code // 100 != 2:
+                raise control_error(response, self._what, creating=True, url=url)
+            return placed(_object(response, self._what, creating=True, url=url))
+        except (Broken, Garbled) as error:
+            raise unreachable(error, self._what, creating=True, url=url) from error
+
+    def close(self) -> None:
+        self._exchange.close()
+
+    def _request(self, path: str, body: Mapping[str, object]) -> Exchange:
+        return self._client.exchange("POST", path, json=body, headers={"Idempotency-Key": self._key})
+
+
+def _is_unknown_route(response: httpx.Response) -> bool:
+    """True for a control plane without this path; a missing template is a 404 with a message of its own."""
+    if response.status_code == 405:
+        return True
+    return response.status_code == 404 and "template" not in response.text.lower()
+
+
+def _object(response: httpx.Response, what: str, *, creating: bool, url: str) -> Mapping[str, Any]:
+    if looks_like_html(response):
+        raise control_error(response, what, creating=creating, url=url)
+    return parse_object(response.content)
+
+
+class ControlPlane:
+    """The management calls. Holds no connection, so it needs no closing and serves any event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        headers = {"X-API-KEY": settings.api_key, "User-Agent": "sandboxio"}
+        self._client = Client(settings.api_url, headers, reuse=False)
+
+    def creation(self, order: Order) -> Creation:
+        """A create call that is not begun yet; the caller closes it."""
+        return Creation(self._client, order)
+
+    async def find(self, sandbox_id: str) -> Placed | None:
+        """The sandbox of that id, running or paused; None if there is none. Changes nothing about it."""
+        what = f"Looking for sandbox {sandbox_id}"
+        response = await self._request("GET", _one(sandbox_id), what)
+        if response.status_code == 404:
+            return None
+        return placed(self._checked(response, what))
+
+    async def kill(self, sandbox_id: str) -> bool:
+        """End a sandbox; False if it was gone already."""
+        what = f"Killing sandbox {sandbox_id}"
+        response = await self._request("DELETE", _one(sandbox_id), what)
+        if response.status_code == 404:
+            return False
+        if response.status_code // 100 != 2:
+            raise _refused_kill(control_error(response, what, creating=False, url=self._url))
+        return True
+
+    async def list(self, metadata: Mapping[str, str]) -> list[Placed]:
+        """Every running or paused sandbox that carries all of ``metadata``, page by page."""
+        what = "Listing sandboxes"
+        # The SDK quotes each part before the whole is encoded; the service decodes twice.
+        wanted = "&".join(f"{quote(key, safe='')}={quote(value, safe='')}" for key, value in metadata.items())
+        params = {"state": "running,paused", "limit": str(PAGE), "metadata": wanted}
+        found: list[Placed] = []
+        while True:
+            response = await self._request("GET", endpoints.LIST, what, params=params)
+            found += [placed(item) for item in self._items(response, what)]
+            token = response.headers.get("x-next-token")
+            if not token:
+                return found
+            params["nextToken"] = token
+
+    def _items(self, response: httpx.Response, what: str) -> list[Mapping[str, Any]]:
+        if response.status_code // 100 != 2 or looks_like_html(response):
+            raise control_error(response, what, creating=False, url=self._url)
+        try:
+            items: Any = response.json()
+        except ValueError as error:
+            raise unreachable(Garbled("no JSON"), what, creating=False, url=self._url) from error
+        given = cast("list[Any]", items) if isinstance(items, list) else []
+        return [cast("dict[str, Any]", item) for item in given if isinstance(item, dict)]
+
+    async def _request(
+        self, method: str, path: str, what: str, *, params: Mapping[str, str] | None = None
+    ) -> httpx.Response:
+        try:
+            return await self._client.request(method, path, params=params)
+        except Broken as error:
+            raise unreachable(error, what, creating=False, url=self._url) from error
+
+    def _checked(self, response: httpx.Response, what: str) -> Mapping[str, Any]:
+        if response.status_code // 100 != 2:
+            raise control_error(response, what, creating=False, url=self._url)
+        try:
+            return _object(response, what, creating=False, url=self._url)
+        except Garbled as error:
+            raise unreachable(error, what, creating=False, url=self._url) from error
+
+    @property
+    def _url(self) -> str:
+        return str(self._client.base_url)
+
+
+def _one(sandbox_id: str) -> str:
+    return endpoints.ONE.format(id=quote(sandbox_id, safe=""))
+
+
+def _refused_kill(error: SandboxError) -> SandboxError:
+    if isinstance(error, ConnectError):
+        error.hint = "Try again: `sandboxio reap --backend e2b --kill`."
+    return error

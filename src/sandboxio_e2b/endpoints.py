@@ -1,0 +1,100 @@
+"""Where things are: every path of E2B's surface that the adapter uses, and the URLs in front of them.
+
+Sources: e2b-dev/infra ``spec/openapi.yml`` and ``packages/envd/spec``, e2b-dev/code-interpreter
+``template/server/main.py`` (August 2026), and the client in ``e2b`` 2.63.0, which already uses the
+``/v2`` paths for create.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from sandboxio.errors import AuthError, ConfigurationError
+
+CREATE: Final = "/v2/sandboxes"
+CREATE_V1: Final = "/sandboxes"
+"""For self-hosted control planes that do not know the other one yet."""
+LIST: Final = "/v2/sandboxes"
+ONE: Final = "/sandboxes/{id}"
+
+HEALTH: Final = "/health"
+FILES: Final = "/files"
+START: Final = "/process.Process/Start"
+STAT: Final = "/filesystem.Filesystem/Stat"
+LIST_DIR: Final = "/filesystem.Filesystem/ListDir"
+MAKE_DIR: Final = "/filesystem.Filesystem/MakeDir"
+REMOVE: Final = "/filesystem.Filesystem/Remove"
+
+EXECUTE: Final = "/execute"
+CONTEXTS: Final = "/contexts"
+ONE_CONTEXT: Final = "/contexts/{id}"
+
+ENVD_PORT: Final = 49983
+INTERPRETER_PORT: Final = 49999
+
+DEFAULT_DOMAIN: Final = "e2b.app"
+KEY_VARIABLE: Final = "E2B_API_KEY"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment says about the service, by E2B's own names.
+
+    ``E2B_API_KEY`` is needed. ``E2B_DOMAIN`` is another deployment; ``E2B_API_URL`` and
+    ``E2B_SANDBOX_URL`` replace the URLs of the control plane and of all sandboxes; ``E2B_DEBUG=true``
+    puts both on localhost, as for a deployment on this machine.
+    """
+
+    api_key: str = field(repr=False)
+    domain: str = DEFAULT_DOMAIN
+    api_url: str = f"https://api.{DEFAULT_DOMAIN}"
+    sandbox_url: str | None = None
+    debug: bool = False
+
+    def sandbox_base(self, sandbox_id: str, port: int, domain: str | None) -> str:
+        """The URL of one port of a sandbox; ``domain`` is what the control plane said, if anything."""
+        if self.sandbox_url is not None:
+            return self.sandbox_url
+        if self.debug:
+            return f"http://localhost:{port}"
+        return f"https://{port}-{sandbox_id}.{domain or self.domain}"
+
+
+def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
+    """The settings of this moment.
+
+    Raises ``AuthError`` without a key, ``ConfigurationError`` for a URL that is none.
+    """
+    key = environ.get(KEY_VARIABLE, "").strip()
+    if not key:
+        raise AuthError(
+            f"{KEY_VARIABLE} is not set, so E2B cannot be used.",
+            hint=f"export {KEY_VARIABLE}=e2b_...  # from https://e2b.dev/dashboard",
+        )
+    if not key.isascii() or not key.isprintable():
+        raise AuthError(
+            f"{KEY_VARIABLE} holds characters that no key has.",
+            hint=f"Copy the key into {KEY_VARIABLE} again.",
+        )
+    debug = environ.get("E2B_DEBUG", "").lower() == "true"
+    domain = environ.get("E2B_DOMAIN") or DEFAULT_DOMAIN
+    default = "http://localhost:3000" if debug else f"https://api.{domain}"
+    return Settings(
+        api_key=key,
+        domain=domain,
+        api_url=_url(environ, "E2B_API_URL") or default,
+        sandbox_url=_url(environ, "E2B_SANDBOX_URL"),
+        debug=debug,
+    )
+
+
+def _url(environ: Mapping[str, str], name: str) -> str | None:
+    text = environ.get(name) or None
+    if text is not None and not text.startswith(("http://", "https://")):
+        raise ConfigurationError(
+            f"{name} must begin with http:// or https://.", hint=f"export {name}=https://api.example.org"
+        )
+    return text

@@ -1,0 +1,422 @@
+"""One HTTP/1.1 exchange at a time on a connection of our own, the same on asyncio and trio.
+
+httpx supplies the request and the response; its connection pool stays out, because a cancelled request
+leaks sockets and slots in httpcore 1.0.9. Here a connection belongs to one exchange, or is idle in a
+:class:`Client` and belongs to nobody. The only awaits are "wait until readable" and "wait until
+writable", and closing is synchronous: a cancellation can neither lose a byte nor leave a socket behind.
+
+An :class:`Exchange` with a plain body can be resumed: cancelled, it remembers what is sent and received,
+and calling it again goes on from there.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import math
+import os
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import quote_from_bytes
+
+import anyio
+import h11
+import httpx
+
+READ_SIZE: Final = 1 << 17
+CONNECT_TIMEOUT: Final = 10.0
+"""Seconds for name, connection and TLS together."""
+WRITE_TIMEOUT: Final = 30.0
+"""Seconds in which the far side must take at least one byte."""
+READ_TIMEOUT: Final = 60.0
+"""Seconds without a byte before a plain request fails; e2b 2.63.0 uses the same."""
+IDLE_SECONDS: Final = 15.0
+"""How long an idle connection is kept; well below what load balancers keep one."""
+MAX_ANSWER: Final = 16 << 20
+"""Bytes of an answer that is read as a whole."""
+
+_IN_PROGRESS = {0, errno.EINPROGRESS, errno.EWOULDBLOCK}
+
+
+class Broken(Exception):
+    """The connection could not be made, or ended before the answer did."""
+
+
+class Silent(Broken):
+    """Nothing came in time."""
+
+
+@functools.cache
+def tls_context() -> ssl.SSLContext:
+    """One context for all connections: building one takes 20 ms. It belongs to no event loop."""
+    context = httpx.create_ssl_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+class Wire:
+    """A connected non-blocking socket and the HTTP state of its connection."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.http = h11.Connection(h11.CLIENT, max_incomplete_event_size=1 << 18)
+        self.unsent = bytearray()
+        self.used = time.monotonic()
+        self._waiting = False
+        self._closed = False
+
+    async def _until(self, wait: Callable[[socket.socket], Awaitable[None]], seconds: float | None) -> None:
+        self._waiting = True
+        try:
+            with anyio.move_on_after(math.inf if seconds is None else seconds):
+                await wait(self.sock)
+                return
+        except anyio.ClosedResourceError:
+            raise Broken("the connection was closed here") from None
+        finally:
+            self._waiting = False
+        raise Silent(f"nothing moved for {seconds:g} s")
+
+    async def step(
+        self, action: Callable[[], int | None], seconds: float | None, *, reading: bool
+    ) -> int | None:
+        """Do ``action``, waiting first for as long as the socket is not ready for it."""
+        while True:
+            if self._closed:
+                raise Broken("the connection was closed here")
+            try:
+                return action()
+            except ssl.SSLWantReadError:
+                await self._until(anyio.wait_readable, seconds)
+            except ssl.SSLWantWriteError:
+                await self._until(anyio.wait_writable, seconds)
+            except BlockingIOError:
+                await self._until(anyio.wait_readable if reading else anyio.wait_writable, seconds)
+            except OSError as error:
+                raise Broken(_reason(error)) from error
+
+    async def flush(self) -> None:
+        """Send what is waiting; a cancelled call keeps the rest for the next."""
+
+        def send() -> int:
+            count = self.sock.send(self.unsent)
+            del self.unsent[:count]
+            return count
+
+        while self.unsent:
+            await self.step(send, WRITE_TIMEOUT, reading=False)
+
+    async def fill(self, seconds: float | None) -> None:
+        """Give the HTTP state some bytes, or the end of the connection."""
+
+        def receive() -> None:
+            self.http.receive_data(self.sock.recv(READ_SIZE))
+
+        await self.step(receive, seconds, reading=True)
+
+    @property
+    def reusable(self) -> bool:
+        """True if nothing has arrived since the last answer, not even an end."""
+        if time.monotonic() - self.used > IDLE_SECONDS:
+            return False
+        try:  # below TLS, whose own recv() takes no flags
+            socket.socket.recv(self.sock, 1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._waiting:
+            anyio.notify_closing(self.sock)
+        self.sock.close()
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate is not accepted: {error.verify_message}"
+    return error.strerror or str(error) or type(error).__name__
+
+
+async def connect(url: httpx.URL) -> Wire:
+    """A connection to the host of ``url``, encrypted if it says https. Raises :class:`Broken`."""
+    host, port = url.host, url.port or (443 if url.scheme == "https" else 80)
+    with anyio.move_on_after(CONNECT_TIMEOUT):
+        failure = Broken(f"{host} has no address")
+        for family, address in await _addresses(host, port):
+            try:
+                return await _connect_one(family, address, host if url.scheme == "https" else None)
+            except Broken as error:
+                failure = Broken(f"{host}:{port}: {error}")
+        raise failure
+    raise Silent(f"no connection to {host}:{port} in {CONNECT_TIMEOUT:g} s")
+
+
+_Address = tuple[socket.AddressFamily, tuple[Any, ...]]
+
+
+async def _addresses(host: str, port: int) -> list[_Address]:
+    try:  # a numeric address needs no resolver, and so no thread of the event loop's
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except OSError:
+        try:
+            found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise Broken(f"{host}: {_reason(error)}") from error
+    return [(item[0], item[4]) for item in found]
+
+
+async def _connect_one(
+    family: socket.AddressFamily, address: tuple[Any, ...], name: str | None
+) -> Wire:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    wire = Wire(sock)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        code = sock.connect_ex(address)
+        if code not in _IN_PROGRESS:
+            raise Broken(os.strerror(code))
+        await anyio.wait_writable(sock)
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise Broken(os.strerror(code))
+        if name is not None:
+            secure = tls_context().wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False)
+            wire.sock = secure
+            await wire.step(secure.do_handshake, None, reading=True)
+    except BaseException:  # a cancellation too: the socket belongs to nobody yet
+        wire.close()
+        raise
+    return wire
+
+
+@dataclass(frozen=True)
+class Head:
+    """Status and headers of an answer."""
+
+    status: int
+    headers: httpx.Headers
+
+    @property
+    def content_type(self) -> str:
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+class Client:
+    """Makes exchanges with one base URL, and keeps connections that may be used again.
+
+    ``reuse=False`` keeps none: such a client holds nothing and serves any number of event loops.
+    """
+
+    def __init__(self, base_url: str, headers: Mapping[str, str], *, reuse: bool) -> None:
+        self.base_url = httpx.URL(base_url)
+        self._headers = dict(headers)
+        self._reuse = reuse
+        self._idle: list[Wire] = []
+        self._closed = False
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        json: object = None,
+        content: bytes | AsyncIterable[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+        read_timeout: float | None = READ_TIMEOUT,
+    ) -> Exchange:
+        """One request that is not begun yet; the caller closes it.
+
+        ``params`` may hold raw bytes as lone surrogates.
+        """
+        raw = path.encode() + (b"?" + _query(params) if params else b"")
+        base = self.base_url.raw_path.rstrip(b"/")
+        url = self.base_url.copy_with(raw_path=base + raw)
+        request = httpx.Request(
+            method,
+            url,
+            json=json,
+            content=content,
+            headers={**self._headers, "Accept-Encoding": "identity", **(headers or {})},
+        )
+        return Exchange(self, request, read_timeout)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        json: object = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        read_timeout: float | None = READ_TIMEOUT,
+    ) -> httpx.Response:
+        """One request and its whole answer, whatever its status. Raises :class:`Broken`."""
+        with self.exchange(
+            method,
+            path,
+            params=params,
+            json=json,
+            content=content,
+            headers=headers,
+            read_timeout=read_timeout,
+        ) as exchange:
+            return await exchange.response()
+
+    async def take(self) -> Wire:
+        """An idle connection, or a new one."""
+        while self._idle:
+            wire = self._idle.pop()
+            if wire.reusable:
+                return wire
+            wire.close()
+        return await connect(self.base_url)
+
+    def put_back(self, wire: Wire) -> None:
+        """Keep a connection whose answer is complete, or close it."""
+        try:
+            wire.http.start_next_cycle()
+        except h11.LocalProtocolError:
+            wire.close()
+            return
+        wire.used = time.monotonic()
+        if self._reuse and not self._closed and not wire.http.trailing_data[0]:
+            self._idle.append(wire)
+        else:
+            wire.close()
+
+    def close(self) -> None:
+        """Close the idle connections, and keep none from now on."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+
+def _query(params: Mapping[str, str]) -> bytes:
+    pairs = ((key, value.encode("utf-8", "surrogateescape")) for key, value in params.items())
+    return "&".join(f"{key}={quote_from_bytes(value, safe='')}" for key, value in pairs).encode()
+
+
+class Exchange:
+    """One request and its answer; see the module for what a cancellation leaves."""
+
+    def __init__(self, client: Client, request: httpx.Request, read_timeout: float | None) -> None:
+        self._client = client
+        self.request = request
+        self._read_timeout = read_timeout
+        self._wire: Wire | None = None
+        self._begun = False
+        self._head: Head | None = None
+        self._body = bytearray()
+        self._complete = False
+
+    @property
+    def sent(self) -> bool:
+        """True once the far side may have seen some of the request."""
+        return self._begun
+
+    async def head(self) -> Head:
+        """Status and headers. Raises :class:`Broken`."""
+        if self._head is None:
+            if self._wire is None:
+                self._wire = await self._client.take()
+            await self._send(self._wire)
+            event = await self._event(self._wire)
+            while isinstance(event, h11.InformationalResponse):
+                event = await self._event(self._wire)
+            if not isinstance(event, h11.Response):
+                raise Broken("the connection ended before an answer")
+            self._head = Head(event.status_code, httpx.Headers(event.headers.raw_items()))
+        return self._head
+
+    async def receive(self) -> bytes | None:
+        """The next piece of the body, None at its end."""
+        await self.head()
+        assert self._wire is not None or self._complete
+        if self._wire is None:
+            return None
+        event = await self._event(self._wire)
+        if isinstance(event, h11.Data):
+            return bytes(event.data)
+        if not isinstance(event, h11.EndOfMessage):
+            raise Broken("the connection ended inside the answer")
+        self._complete = True
+        wire, self._wire = self._wire, None
+        self._client.put_back(wire)
+        return None
+
+    async def response(self) -> httpx.Response:
+        """The whole answer."""
+        head = await self.head()
+        while (piece := await self.receive()) is not None:
+            self._body += piece
+            if len(self._body) > MAX_ANSWER:
+                raise Broken(f"the answer is longer than {MAX_ANSWER >> 20} MiB")
+        return httpx.Response(head.status, headers=head.headers, content=bytes(self._body))
+
+    def close(self) -> None:
+        """Close the connection unless the answer was complete. Idempotent."""
+        if self._wire is not None:
+            self._wire.close()
+
+    async def _send(self, wire: Wire) -> None:
+        if not self._begun:
+            self._begun = True
+            request = h11.Request(
+                method=self.request.method,
+                target=self.request.url.raw_path,
+                headers=self.request.headers.raw,
+            )
+            wire.unsent += wire.http.send(request) or b""
+            if isinstance(self.request.stream, httpx.SyncByteStream):
+                for piece in self.request.stream:
+                    wire.unsent += wire.http.send(h11.Data(data=piece)) or b""
+                wire.unsent += wire.http.send(h11.EndOfMessage()) or b""
+            else:
+                await self._send_stream(wire)
+        try:
+            await wire.flush()
+        except Silent:
+            raise
+        except Broken:
+            pass  # the answer may say why it does not want the rest
+
+    async def _send_stream(self, wire: Wire) -> None:
+        assert isinstance(self.request.stream, httpx.AsyncByteStream)
+        try:
+            async for piece in self.request.stream:
+                wire.unsent += wire.http.send(h11.Data(data=piece)) or b""
+                await wire.flush()
+        except Silent:
+            raise
+        except Broken:
+            return
+        wire.unsent += wire.http.send(h11.EndOfMessage()) or b""
+
+    async def _event(self, wire: Wire) -> object:
+        try:
+            while (event := wire.http.next_event()) is h11.NEED_DATA:
+                await wire.fill(self._read_timeout)
+        except h11.RemoteProtocolError as error:
+            raise Broken(f"the connection ended early or spoke no HTTP: {error}") from error
+        return event
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,309 @@
+"""The formats of envd and of the code interpreter, without any I/O.
+
+Connect streams (https://connectrpc.com/docs/protocol, "Streaming Request/Response"): each frame is one
+byte of flags, four bytes of length (big-endian), and JSON. Flag 0x02 marks the last frame, which holds an
+error or nothing; flag 0x01 (compressed) is never asked for. Proto-JSON leaves zero values out, writes
+64-bit integers as text and bytes as base64.
+
+The interpreter writes one JSON object per line (e2b-dev/code-interpreter, ``template/server``).
+
+Unknown fields, events and line types are skipped: the far side is often newer than this.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from sandboxio.models import RichOutput
+
+MAX_FRAME: Final = 8 << 20
+"""Bytes of one frame; envd sends at most 32 KiB of output in one."""
+MAX_LINE: Final = 64 << 20
+"""Bytes of one line of the interpreter; an image or a table of a cell is one line."""
+
+_END = 0x02
+_HEADER = struct.Struct(">BI")
+
+
+class Garbled(Exception):
+    """The far side sent something that is not its protocol."""
+
+
+class RpcError(Exception):
+    """envd refused a call: Connect's ``code`` and its message."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+
+
+def frame(message: Mapping[str, object]) -> bytes:
+    """One request frame."""
+    body = json.dumps(message).encode()
+    return _HEADER.pack(0, len(body)) + body
+
+
+class FrameParser:
+    """Bytes in, messages out."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self.ended = False
+
+    def feed(self, data: bytes) -> None:
+        self._buffer += data
+
+    def next(self) -> Mapping[str, Any] | None:
+        """The next message, or None until more is fed. Raises :class:`RpcError` at a failed end."""
+        if self.ended or len(self._buffer) < _HEADER.size:
+            return None
+        flags, length = _HEADER.unpack_from(self._buffer)
+        if length > MAX_FRAME or flags & ~_END:
+            raise Garbled(f"a frame with flags {flags:#x} and {length} bytes")
+        if len(self._buffer) < _HEADER.size + length:
+            return None
+        body = parse_object(bytes(self._buffer[_HEADER.size : _HEADER.size + length]))
+        del self._buffer[: _HEADER.size + length]
+        if flags & _END:
+            self.ended = True
+            error = body.get("error")
+            if error is not None:
+                raise rpc_error(error)
+            return None
+        return body
+
+
+def parse_object(data: bytes) -> Mapping[str, Any]:
+    """A JSON object, or :class:`Garbled`."""
+    try:
+        value: Any = json.loads(data or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise Garbled(f"no JSON: {data[:60]!r}") from error
+    if not isinstance(value, dict):
+        raise Garbled(f"no JSON object: {data[:60]!r}")
+    return cast("dict[str, Any]", value)
+
+
+def rpc_error(error: object) -> RpcError:
+    """The error of a Connect error object."""
+    given = cast("dict[str, Any]", error) if isinstance(error, dict) else {}
+    return RpcError(str(given.get("code", "unknown")), str(given.get("message", "")))
+
+
+@dataclass(frozen=True)
+class Started:
+    """The process runs under this pid."""
+
+    pid: int
+
+
+@dataclass(frozen=True)
+class Printed:
+    """Some output of a process; ``stream`` is stdout, stderr or pty."""
+
+    stream: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended: an exit code as a shell reports it, and envd's own text."""
+
+    exit_code: int
+    status: str
+
+
+Event = Started | Printed | Ended
+
+
+def process_event(message: Mapping[str, Any]) -> Event | None:
+    """The event of a process stream's message; None for keepalives and what is not known."""
+    event = _mapping(message.get("event"))
+    if "start" in event:
+        return Started(_integer(_mapping(event["start"]).get("pid", 0)))
+    if "data" in event:
+        for stream, text in _mapping(event["data"]).items():
+            if stream in ("stdout", "stderr", "pty"):
+                return Printed(stream, _decode(text))
+        return None
+    if "end" in event:
+        end = _mapping(event["end"])
+        status = str(end.get("status", ""))
+        return Ended(_exit_code(_integer(end.get("exitCode", 0)), status), status)
+    return None
+
+
+SIGNALS: Final = {
+    "hangup": 1,
+    "interrupt": 2,
+    "quit": 3,
+    "illegal instruction": 4,
+    "trace/breakpoint trap": 5,
+    "aborted": 6,
+    "bus error": 7,
+    "floating point exception": 8,
+    "killed": 9,
+    "user defined signal 1": 10,
+    "segmentation fault": 11,
+    "user defined signal 2": 12,
+    "broken pipe": 13,
+    "alarm clock": 14,
+    "terminated": 15,
+    "stack fault": 16,
+    "bad system call": 31,
+}
+"""What Go's os.ProcessState says of a death by signal (syscall/zerrors_linux_amd64.go)."""
+
+
+def _exit_code(code: int, status: str) -> int:
+    """Go reports -1 for a death by signal; a shell reports 128 + its number."""
+    if not status.startswith("signal: "):
+        return code & 0xFF
+    name = status.removeprefix("signal: ").removesuffix(" (core dumped)")
+    number = name.removeprefix("signal ")
+    return 128 + (int(number) if number.isdecimal() else SIGNALS.get(name, 9))
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _integer(value: object) -> int:
+    try:
+        return int(cast("Any", value))
+    except (TypeError, ValueError) as error:
+        raise Garbled(f"no integer: {value!r}") from error
+
+
+def _decode(text: object) -> bytes:
+    try:
+        return base64.b64decode(cast("Any", text), validate=True)
+    except (TypeError, ValueError, binascii.Error) as error:
+        raise Garbled("output that is not base64") from error
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of a folder, as envd describes it. A link's type is that of its target."""
+
+    name: str
+    path: str
+    kind: str
+    size: int
+    mode: int
+
+    @property
+    def is_folder(self) -> bool:
+        return self.kind == "FILE_TYPE_DIRECTORY"
+
+
+def entry(value: object) -> Entry:
+    """An ``EntryInfo``."""
+    given = _mapping(value)
+    return Entry(
+        name=str(given.get("name", "")),
+        path=str(given.get("path", "")),
+        kind=str(given.get("type", "")),
+        size=_integer(given.get("size", 0)),
+        mode=_integer(given.get("mode", 0)),
+    )
+
+
+MIME_TYPES: Final = {
+    "text": "text/plain",
+    "html": "text/html",
+    "markdown": "text/markdown",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+    "jpeg": "image/jpeg",
+    "pdf": "application/pdf",
+    "latex": "text/latex",
+    "json": "application/json",
+    "javascript": "application/javascript",
+    "data": "application/vnd.e2b.data+json",
+    "chart": "application/vnd.e2b.chart+json",
+}
+"""Fields of a result line and their MIME types; the last two are E2B's own additions to Jupyter's."""
+
+
+@dataclass
+class Cell:
+    """What one cell has printed and shown so far; feed it lines."""
+
+    results: list[RichOutput] = field(default_factory=list[RichOutput])
+    exit_code: int = 0
+    lost: str | None = None
+    """Why the kernel went away under the cell, in the server's words; None if it did not."""
+    ended: bool = False
+    _buffer: bytearray = field(default_factory=bytearray)
+
+    def feed(self, data: bytes) -> None:
+        self._buffer += data
+
+    def next(self) -> Printed | None:
+        """The next piece of output, or None until more is fed."""
+        while not self.ended:
+            line, found, rest = self._buffer.partition(b"\n")
+            if not found:
+                if len(line) > MAX_LINE:
+                    raise Garbled(f"a line of more than {MAX_LINE >> 20} MiB")
+                return None
+            self._buffer = rest
+            printed = self._line(parse_object(bytes(line))) if line.strip() else None
+            if printed is not None:
+                return printed
+        return None
+
+    def _line(self, line: Mapping[str, Any]) -> Printed | None:
+        kind = line.get("type")
+        if kind in ("stdout", "stderr"):
+            return Printed(str(kind), str(line.get("text", "")).encode("utf-8", "surrogatepass"))
+        if kind == "result":
+            self.results += _rich_outputs(line)
+        elif kind == "error":
+            return self._error(str(line.get("name", "")), str(line.get("value", "")), line)
+        elif kind == "end_of_execution":
+            self.ended = True
+        return None
+
+    def _error(self, name: str, value: str, line: Mapping[str, Any]) -> Printed | None:
+        if name in LOST_KERNEL:
+            self.lost = value or name
+            return None
+        self.exit_code = _system_exit(value) if name == "SystemExit" else 1
+        if self.exit_code == 0 or (name == "SystemExit" and value.isdecimal()):
+            return None
+        text = str(line.get("traceback") or f"{name}: {value}")
+        return Printed("stderr", (text.rstrip("\n") + "\n").encode("utf-8", "surrogatepass"))
+
+
+LOST_KERNEL: Final = {"UnexpectedEndOfExecution", "WebSocketError", "ContextRestarting"}
+
+
+def _system_exit(value: str) -> int:
+    """The exit status that Python gives to ``SystemExit(value)``."""
+    if value in ("", "None"):
+        return 0
+    try:
+        return int(value) & 0xFF
+    except ValueError:
+        return 1
+
+
+def _rich_outputs(line: Mapping[str, Any]) -> list[RichOutput]:
+    outputs = [
+        RichOutput(mime, _text(line[name])) for name, mime in MIME_TYPES.items() if line.get(name) is not None
+    ]
+    extra = _mapping(line.get("extra"))
+    return outputs + [RichOutput(mime, _text(value)) for mime, value in extra.items() if value is not None]
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
