@@ -117,10 +117,10 @@ def is_debian() -> bool:
     return bool({"debian", "ubuntu"} & set(kinds))
 
 
-def require(program: str, package: str) -> None:
-    """Install `package` unless `program` is there."""
+def require(program: str, package: str) -> bool:
+    """Install `package` unless `program` is there; True if it was installed now."""
     if shutil.which(program):
-        return
+        return False
     say(f"Installing {package} ...")
     quiet = dict(os.environ, DEBIAN_FRONTEND="noninteractive", NEEDRESTART_SUSPEND="1")
     wait = ["-o", "DPkg::Lock::Timeout=300"]
@@ -128,6 +128,7 @@ def require(program: str, package: str) -> None:
         _loudly_on_failure(["apt-get", *wait, *words], env=quiet)
     if not shutil.which(program):
         raise Problem(f"the package {package} was installed but brought no {program}.")
+    return True
 
 
 def _loudly_on_failure(command: list[str], env: dict[str, str] | None = None) -> str:
@@ -168,9 +169,11 @@ def start_engine(place: Place) -> None:
             "No Docker engine answers. Start Docker (or Docker Desktop, colima, Podman), or set DOCKER_HOST."
             " On Debian or Ubuntu, run this as root and it installs an engine by itself."
         )
-    require("dockerd", "docker.io")
-    # Where services are managed, the package has just started the engine itself.
-    if _wait_for(place.host, 3.0 if Path("/run/systemd/system").is_dir() else 0.0) is None:
+    installed = require("dockerd", "docker.io")
+    if installed and _dockerd_runs():  # where services are managed, the package starts it
+        problem = _wait_for(place.host, START_SECONDS)
+        if problem is not None:
+            raise Problem(f"the engine of the package docker.io does not work: {problem}.")
         return
     mount = shutil.which("cgroupfs-mount")
     if mount and not os.path.ismount("/sys/fs/cgroup"):
@@ -189,6 +192,16 @@ def start_engine(place: Place) -> None:
     if problem is not None:
         say("\n".join(place.log.read_text(errors="replace").splitlines()[-20:]))
         raise Problem(f"the engine did not start ({problem}); its log is {place.log}.")
+
+
+def _dockerd_runs() -> bool:
+    for comm in Path("/proc").glob("[0-9]*/comm"):
+        try:
+            if comm.read_text().strip() == "dockerd":
+                return True
+        except OSError:
+            continue  # it ended meanwhile
+    return False
 
 
 def _wait_for(host: str, seconds: float, engine: subprocess.Popen[bytes] | None = None) -> str | None:
