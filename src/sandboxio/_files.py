@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from ._record import OperationRecord
+from ._redact import Redactor
 from ._request import check_path
+from ._scrub import guarded
 from .errors import ConfigurationError, FileSystemError
 from .models import Capability, FileInfo
 
@@ -49,6 +51,11 @@ class FileTransfer(Protocol):
 class FileOwner(Protocol):
     """What the files need of their sandbox."""
 
+    @property
+    def redactor(self) -> Redactor:
+        """For errors that are raised before a record is open."""
+        ...
+
     def require(self, capability: Capability, what: str) -> None: ...
 
     def file_operation(
@@ -67,7 +74,7 @@ class BaseFileSystem:
 
     async def read(self, path: str) -> bytes:
         """The bytes of a regular file, at most 64 MiB; larger ones need ``download``."""
-        self._owner.require(Capability.FILESYSTEM, "files.read()")
+        self._check("read", path)
         data = bytearray()
 
         def keep(piece: bytes) -> None:
@@ -78,33 +85,26 @@ class BaseFileSystem:
                 )
             data.extend(piece)
 
-        async with self._owner.file_operation("file_read", check_path(path)) as record:
+        async with self._owner.file_operation("file_read", path) as record:
             await self._transfer.read_file(path, keep)
             record.bytes_out = len(data)
         return bytes(data)
 
     async def write(self, path: str, data: bytes | str) -> None:
         """Write a file atomically; text is encoded as UTF-8. An existing file keeps its mode."""
-        self._owner.require(Capability.FILESYSTEM, "files.write()")
-        if isinstance(data, str):
-            try:
-                data = data.encode()
-            except UnicodeEncodeError as error:
-                raise ConfigurationError(
-                    f"The text for {path!r} holds a lone surrogate at character {error.start}.",
-                    hint="Pass bytes for content that is not UTF-8 text.",
-                ) from error
-        elif not isinstance(data, (bytes, bytearray, memoryview)):
-            raise ConfigurationError(f"files.write() takes bytes or str, got {type(data).__name__}.")
-        size = len(data)
-        async with self._owner.file_operation("file_write", check_path(path), bytes_in=size):
-            await self._transfer.write_file(path, io.BytesIO(data), size, None)
+        self._check("write", path)
+        with guarded(self._owner.redactor):
+            content = _content(path, data)
+        size = len(content)
+        async with self._owner.file_operation("file_write", path, bytes_in=size):
+            await self._transfer.write_file(path, io.BytesIO(content), size, None)
 
     async def upload(self, local: str | Path, remote: str) -> None:
         """Copy a regular file of the host into the sandbox, with its permission bits."""
-        self._owner.require(Capability.UPLOAD_DOWNLOAD, "files.upload()")
-        check_path(remote, "remote")
-        with _open_local(local) as source:
+        self._check("upload", remote, "remote")
+        with guarded(self._owner.redactor):
+            source = _open_local(local)
+        with source:
             status = os.fstat(source.fileno())
             async with self._owner.file_operation("file_upload", remote, bytes_in=status.st_size):
                 await self._transfer.write_file(
@@ -113,8 +113,7 @@ class BaseFileSystem:
 
     async def download(self, remote: str, local: str | Path) -> None:
         """Copy a regular file of the sandbox to the host, atomically: on failure ``local`` is as before."""
-        self._owner.require(Capability.UPLOAD_DOWNLOAD, "files.download()")
-        check_path(remote, "remote")
+        self._check("download", remote, "remote")
         target = Path(local)
         async with self._owner.file_operation("file_download", remote) as record:
             handle, temporary = _temporary_beside(target)
@@ -128,21 +127,44 @@ class BaseFileSystem:
 
     async def ls(self, path: str = ".") -> list[FileInfo]:
         """The entries of a folder, sorted by path; hidden ones included, ``.`` and ``..`` not."""
-        self._owner.require(Capability.FILESYSTEM, "files.ls()")
-        async with self._owner.file_operation("file_list", check_path(path)):
+        self._check("ls", path)
+        async with self._owner.file_operation("file_list", path):
             return sorted(await self._transfer.list_folder(path), key=lambda entry: entry.path)
 
     async def mkdir(self, path: str, *, parents: bool = False) -> None:
         """Make a folder. With ``parents`` it makes missing ones above and accepts an existing folder."""
-        self._owner.require(Capability.FILESYSTEM, "files.mkdir()")
-        async with self._owner.file_operation("file_mkdir", check_path(path)):
+        self._check("mkdir", path)
+        async with self._owner.file_operation("file_mkdir", path):
             await self._transfer.make_folder(path, parents=parents)
 
     async def remove(self, path: str) -> None:
         """Remove a file, or a folder with all that is in it; links are removed, not followed."""
-        self._owner.require(Capability.FILESYSTEM, "files.remove()")
-        async with self._owner.file_operation("file_remove", check_path(path)):
+        self._check("remove", path)
+        async with self._owner.file_operation("file_remove", path):
             await self._transfer.remove_path(path)
+
+    def _check(self, method: str, path: str, what: str = "path") -> None:
+        copies = method in ("upload", "download")
+        with guarded(self._owner.redactor):
+            self._owner.require(
+                Capability.UPLOAD_DOWNLOAD if copies else Capability.FILESYSTEM, f"files.{method}()"
+            )
+            check_path(path, what)
+
+
+def _content(path: str, data: bytes | str) -> bytes | bytearray | memoryview:
+    """What to write; text as UTF-8."""
+    if isinstance(data, str):
+        try:
+            return data.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigurationError(
+                f"The text for {path!r} holds a lone surrogate at character {error.start}.",
+                hint="Pass bytes for content that is not UTF-8 text.",
+            ) from error
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise ConfigurationError(f"files.write() takes bytes or str, got {type(data).__name__}.")
+    return data
 
 
 def _open_local(local: str | Path) -> BinaryIO:

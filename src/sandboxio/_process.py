@@ -18,6 +18,8 @@ import anyio.lowlevel
 
 from ._output import Output
 from ._record import OperationRecord
+from ._redact import Redactor
+from ._scrub import guarded
 from .errors import (
     ConfigurationError,
     ExecutionTimeout,
@@ -25,7 +27,7 @@ from .errors import (
     SandboxError,
     SandboxGone,
 )
-from .models import ExecResult, OutputChunk, RichOutput
+from .models import ExecResult, OutputChunk, RichOutput, quote_stderr
 
 T = TypeVar("T")
 KILLED = 137
@@ -108,9 +110,8 @@ async def running(execution: Execution, owner: Owner) -> AsyncGenerator[None]:
             execution.close()
 
 
-async def collect(execution: Execution, owner: Owner, *, seconds: float, limit: int) -> tuple[Output, Exit]:
+async def collect(execution: Execution, owner: Owner, output: Output, *, seconds: float) -> Exit:
     """Run to the end. Raises ``ExecutionTimeout`` and friends with the output printed until then."""
-    output = Output(limit)
     timed_out = False
     try:
         async with running(execution, owner):
@@ -125,7 +126,7 @@ async def collect(execution: Execution, owner: Owner, *, seconds: float, limit: 
     if timed_out or execution.exit is None:
         raise timeout_error(owner, seconds, _partial(execution, output))
     raise_for_exit(execution.exit, owner, seconds, result_of(output, execution.exit))
-    return output, execution.exit
+    return execution.exit
 
 
 def raise_for_exit(ended: Exit, owner: Owner, seconds: float, partial: ExecResult) -> None:
@@ -144,8 +145,9 @@ def timeout_error(owner: Owner, seconds: float, partial: ExecResult | None) -> E
     return error
 
 
-def result_of(output: Output, ended: Exit) -> ExecResult:
-    return ExecResult(
+def result_of(output: Output, ended: Exit, redactor: Redactor | None = None) -> ExecResult:
+    """The result; ``redactor`` is for the line of stderr that ``raise_for_status`` quotes."""
+    result = ExecResult(
         ended.exit_code,
         output.stdout.text(),
         output.stderr.text(),
@@ -153,6 +155,9 @@ def result_of(output: Output, ended: Exit) -> ExecResult:
         truncated=output.truncated,
         notes=ended.notes + output.notes(),
     )
+    if redactor is not None and not result.ok:
+        quote_stderr(result, redactor.excerpt)
+    return result
 
 
 def _partial(execution: Execution, output: Output) -> ExecResult:
@@ -191,12 +196,14 @@ class BaseProcess:
     async def __aenter__(self) -> Self:
         if self._record is not None:
             raise ConfigurationError("This process was entered before.", hint="Call stream() again.")
-        self._record = self._opened()
+        self._record = record = self._opened()
         self._deadline = anyio.current_time() + self._seconds
         try:
-            await self._before_deadline(self._execution.start)
+            with record, guarded(record.subject.redactor):
+                await self._before_deadline(self._execution.start)
         except BaseException as error:  # put down and re-raised, cancellation included
-            await self._finish(self._record, error)
+            record.failed(error)
+            await self._finish(record, error)
             raise
         return self
 
@@ -230,7 +237,8 @@ class BaseProcess:
         if self._record is None or self._outcome is not None or self._killed:
             return
         self._killed = True
-        await self._owner.put_down(self._execution)
+        with self._record:
+            await self._owner.put_down(self._execution)
         await anyio.lowlevel.checkpoint_if_cancelled()
 
     @property
@@ -240,19 +248,21 @@ class BaseProcess:
         return None if ended is None else ended.exit_code
 
     async def _receive(self) -> OutputChunk | None:
-        if self._record is None:
+        record = self._record
+        if record is None:
             raise ConfigurationError(
                 "The process has not started.", hint="Use `async with sandbox.stream(...)`."
             )
         if self._outcome is None:
             try:
-                chunk = await self._before_deadline(self._execution.receive)
-                if chunk is not None:
-                    self._bytes += len(chunk.data)
-                    return chunk
-                self._outcome = self._streamed_result()
-                if self._execution.exit is not None and not self._killed:
-                    raise_for_exit(self._execution.exit, self._owner, self._seconds, self._outcome)
+                with record, guarded(record.subject.redactor):
+                    chunk = await self._before_deadline(self._execution.receive)
+                    if chunk is not None:
+                        self._bytes += len(chunk.data)
+                        return chunk
+                    self._outcome = self._streamed_result()
+                    if self._execution.exit is not None and not self._killed:
+                        raise_for_exit(self._execution.exit, self._owner, self._seconds, self._outcome)
             except SandboxError as error:
                 self._outcome = error
         if isinstance(self._outcome, SandboxError):
@@ -272,9 +282,14 @@ class BaseProcess:
     async def _finish(self, record: OperationRecord, error: BaseException | None) -> None:
         try:
             if self._execution.exit is None and not self._killed:
-                await self._owner.put_down(self._execution)
+                with record:
+                    await self._owner.put_down(self._execution)
         finally:
             self._execution.close()
+        if isinstance(self._outcome, SandboxError):
+            record.failed(self._outcome)
+        elif error is not None and record.error is None:
+            record.broken_off()  # an exception of the body is the caller's, not the command's
         if self._outcome is None:
             self._outcome = self._streamed_result()
         record.exit_code = self.returncode

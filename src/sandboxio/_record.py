@@ -1,25 +1,38 @@
 """One record per operation: opened before it starts, redacted and rendered once when it ends.
 
-``BaseSandbox`` and ``BaseBackend`` open and close records; adapters never do.
+::
+
+    record -> redacted AuditEvent -> the sinks of the backend instance
+                                  -> a span, if the application traces
+
+``BaseSandbox`` and ``BaseBackend`` open and close records; adapters never do. A record is closed however
+its operation ends. While sinks are awaited, cancellation waits (bounded by ``SBX_AUDIT_TIMEOUT`` for each
+sink), so a cancelled operation is recorded like any other.
 """
 
 from __future__ import annotations
 
 import hashlib
+import sys
 import time
 import warnings
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import Token
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from types import TracebackType
 
+import anyio
+
+from . import _logs
+from ._logs import redact_logs_of
 from ._redact import Redactor
-from ._teardown import bounded, seconds_from_environment
-from .audit import AuditConfig, AuditEvent, AuditSink
-from .errors import AuditSinkError, AuditSinkWarning
+from ._scrub import scrub
+from ._teardown import bounded
+from .audit import AuditConfig, AuditEvent, AuditPolicy, AuditSink, NoopSink, audit_timeout
+from .errors import AuditSinkError, AuditSinkWarning, ConfigurationError, SandboxError
 from .models import IsolationTier
-
-DEFAULT_AUDIT_TIMEOUT = 5.0
+from .otel import CANCELLED, OperationSpan, start_span
 
 
 @dataclass(frozen=True)
@@ -34,26 +47,81 @@ class Subject:
 
 @dataclass
 class OperationRecord:
-    """What is known of one operation while it runs; fields are filled in as they become known."""
+    """What is known of one operation while it runs; fields are filled in as they become known.
+
+    ``with record:`` surrounds its steps: spans made inside are children of its span, and what the
+    adapter's libraries log inside is redacted.
+    """
 
     event: str
     subject: Subject
-    argv: tuple[str, ...] | None = None
+    argv: tuple[str, ...] | None = field(default=None, repr=False)
     code: str | None = field(default=None, repr=False)
     bytes_in: int = 0
     bytes_out: int = 0
     exit_code: int | None = None
     network_denials: int = 0
-    ts: datetime = field(default_factory=lambda: datetime.now(UTC))
+    policy: AuditPolicy | None = field(default=None, repr=False)
+    error: str | None = None
+    problem: str | None = None
+    span: OperationSpan | None = None
+    outside: BaseException | None = field(default_factory=sys.exception, repr=False)
+    began: float = field(default_factory=time.time)
     started: float = field(default_factory=time.monotonic)
+    _tokens: list[Token[Redactor | None]] = field(default_factory=list[Token[Redactor | None]], repr=False)
+
+    def failed(self, error: BaseException) -> None:
+        """Note that the operation raised ``error``, which is redacted already."""
+        if isinstance(error, (anyio.get_cancelled_exc_class(), GeneratorExit)):
+            self.broken_off()
+            return
+        self.error = type(error).__qualname__
+        if isinstance(error, SandboxError):  # the text of another exception may tell more than we know
+            self.problem = error.message
+
+    def broken_off(self) -> None:
+        """Note that the caller did not want the rest, which is no failure."""
+        self.error = CANCELLED
+
+    def __enter__(self) -> None:
+        self._tokens.append(_logs.current.set(self.subject.redactor))
+        if self.span is not None:
+            self.span.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        if self.span is not None:
+            self.span.__exit__()
+        _logs.current.reset(self._tokens.pop())
 
 
 class Recorder:
-    """Renders the records of one backend instance to its sinks."""
+    """Renders the records of one backend instance.
 
-    def __init__(self, backend: str, audit: AuditConfig | None = None) -> None:
+    Args:
+        backend: Its name.
+        audit: Its sinks and how to treat them.
+        credentials: Gives the provider's keys and tokens, which are redacted like ``secrets=``.
+        loggers: Whose records are redacted while an operation runs.
+    """
+
+    def __init__(
+        self,
+        backend: str,
+        audit: AuditConfig | None = None,
+        *,
+        credentials: Callable[[], Iterable[str]] = tuple,
+        loggers: Iterable[str] = (),
+    ) -> None:
         self.backend = backend
         self.audit = audit or AuditConfig()
+        self.credentials = credentials
+        redact_logs_of(loggers)
+        self._sinks = tuple(sink for sink in self.audit.sinks if type(sink) is not NoopSink)
+
+    def check(self) -> None:
+        """Raise ``ConfigurationError`` now for what would otherwise make every record fail."""
+        if self._sinks:
+            audit_timeout()
 
     def open(
         self,
@@ -63,21 +131,27 @@ class Recorder:
         argv: tuple[str, ...] | None = None,
         code: str | None = None,
         bytes_in: int = 0,
+        policy: AuditPolicy | None = None,
     ) -> OperationRecord:
-        return OperationRecord(event, subject, argv=argv, code=code, bytes_in=bytes_in)
+        """A record that has to be closed, and its span."""
+        span = start_span(event, self.backend)
+        return OperationRecord(event, subject, argv, code, bytes_in, policy=policy, span=span)
 
     async def close(self, record: OperationRecord, error: BaseException | None = None) -> None:
-        """Redact ``error`` in place and hand the event to every sink; raises ``AuditSinkError``."""
-        if error is not None:
-            record.subject.redactor.scrub(error)
-        if not self.audit.sinks:
-            return
-        event = self._event(record)
-        for sink in self.audit.sinks:
-            await self._emit(sink, event)
+        """End the record: its span, then every sink. ``error`` is what will be raised in any case.
 
-    @asynccontextmanager
-    async def operation(
+        Raises ``AuditSinkError`` if a sink failed, the policy is ``"fail"`` and ``error`` is None.
+        """
+        if not self._sinks and record.span is None:
+            return
+        traced = record.span is not None and record.span.recording
+        event = self._event(record) if self._sinks or traced else None
+        if record.span is not None:
+            record.span.finish(event, record.problem)
+        if event is not None and self._sinks:
+            await self._deliver(event, error)
+
+    def operation(
         self,
         event: str,
         subject: Subject,
@@ -85,53 +159,137 @@ class Recorder:
         argv: tuple[str, ...] | None = None,
         code: str | None = None,
         bytes_in: int = 0,
-    ) -> AsyncGenerator[OperationRecord]:
-        """Open a record for the body and close it however the body ends."""
-        record = self.open(event, subject, argv=argv, code=code, bytes_in=bytes_in)
-        try:
-            yield record
-        except BaseException as error:  # recorded and re-raised, cancellation included
-            await self.close(record, error)
-            raise
-        await self.close(record)
+        policy: AuditPolicy | None = None,
+        failed: Callable[[Exception], None] | None = None,
+    ) -> Operation:
+        """``async with``: a record around the body, closed however the body ends.
+
+        ``failed`` sees an error of the body before anybody else does. Errors that leave are redacted.
+        """
+        return Operation(
+            self,
+            lambda: self.open(event, subject, argv=argv, code=code, bytes_in=bytes_in, policy=policy),
+            failed,
+        )
 
     def _event(self, record: OperationRecord) -> AuditEvent:
         subject, redact = record.subject, record.subject.redactor.text
-        hashed = record.code if record.code is not None else "\0".join(record.argv or ())
+        argv = None if record.argv is None else tuple(map(redact, record.argv))
+        code = None if record.code is None else redact(record.code)
+        hashed = code if code is not None else "\0".join(argv or ())
+        tenant, session = subject.metadata.get("tenant_id"), subject.metadata.get("session_id")
         return AuditEvent(
-            ts=record.ts,
+            ts=datetime.fromtimestamp(record.began, UTC),
             event=record.event,
-            sandbox_id=subject.sandbox_id,
+            sandbox_id=redact(subject.sandbox_id),
             backend=self.backend,
             isolation=subject.isolation,
-            tenant_id=subject.metadata.get("tenant_id"),
-            session_id=subject.metadata.get("session_id"),
+            tenant_id=None if tenant is None else redact(tenant),
+            session_id=None if session is None else redact(session),
             code_sha256=hashlib.sha256(hashed.encode("utf-8", "surrogateescape")).hexdigest(),
-            argv=None if record.argv is None else tuple(map(redact, record.argv)),
+            argv=argv,
             exit_code=record.exit_code,
             duration_ms=round((time.monotonic() - record.started) * 1000),
             bytes_in=record.bytes_in,
             bytes_out=record.bytes_out,
             network_denials=record.network_denials,
-            code=redact(record.code)
-            if self.audit.capture_code and record.code is not None
-            else None,
+            code=code if self.audit.capture_code else None,
+            error=record.error,
+            policy=_redacted(record.policy, redact),
         )
 
-    async def _emit(self, sink: AuditSink, event: AuditEvent) -> None:
-        limit = seconds_from_environment("SBX_AUDIT_TIMEOUT", DEFAULT_AUDIT_TIMEOUT)
-        cause: Exception | None = None
-        try:
-            done = await bounded(lambda: sink.emit(event), seconds=limit)
-        except (
-            Exception
-        ) as error:  # a sink is the user's code: any failure of it is the sink's failure
-            done, cause = False, error
-        if done:
-            return
-        why = f"{type(sink).__name__} {'did not answer in time' if cause is None else 'raised ' + type(cause).__name__}"
+    async def _deliver(self, event: AuditEvent, error: BaseException | None) -> None:
+        """Hand ``event`` to every sink, whatever becomes of the others."""
+        failures: list[str] = []
+        cause: BaseException | None = None
+        interruption: BaseException | None = None
+        for sink in self._sinks:
+            try:
+                await _emit(sink, event)
+            except _SinkFailed as failure:
+                failures.append(str(failure))
+                cause = cause or failure.__cause__
+            except anyio.get_cancelled_exc_class() as cancelled:
+                failures.append(f"{type(sink).__name__} was cancelled")
+                interruption = cancelled if _task_was_cancelled() else interruption
+        if failures:
+            self._report(
+                f"{', '.join(failures)}; {event.event} may not be recorded.", cause, error or interruption
+            )
+        if interruption is not None and not isinstance(error, anyio.get_cancelled_exc_class()):
+            raise interruption
+
+    def _report(self, message: str, cause: BaseException | None, raised: BaseException | None) -> None:
         if self.audit.on_sink_failure == "fail":
-            raise AuditSinkError(f"{why}; the {event.event} operation is not recorded.") from cause
-        warnings.warn(
-            f"{why}; the {event.event} operation is not recorded.", AuditSinkWarning, stacklevel=3
-        )
+            if raised is None:
+                raise AuditSinkError(message) from cause
+            raised.add_note(f"Besides: {message}")
+        warnings.warn(message, AuditSinkWarning, stacklevel=6)
+
+
+class Operation:
+    """One record around a body; see :meth:`Recorder.operation`."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        opening: Callable[[], OperationRecord],
+        failed: Callable[[Exception], None] | None,
+    ) -> None:
+        self._recorder = recorder
+        self._opening = opening
+        self._failed = failed
+        self._record: OperationRecord | None = None
+
+    async def __aenter__(self) -> OperationRecord:
+        self._record = record = self._opening()
+        record.__enter__()
+        return record
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        record = self._record
+        assert record is not None
+        record.__exit__()
+        if error is not None:
+            if self._failed is not None and isinstance(error, Exception):
+                self._failed(error)
+            scrub(error, record.subject.redactor, outside=record.outside)
+            record.failed(error)
+        await self._recorder.close(record, error)
+
+
+class _SinkFailed(Exception):
+    """One sink did not take one event; the cause is its exception, if it raised one."""
+
+
+async def _emit(sink: AuditSink, event: AuditEvent) -> None:
+    name = type(sink).__name__
+    try:
+        limit = audit_timeout()
+    except ConfigurationError as error:
+        raise _SinkFailed(f"{name} was not asked ({error.message})") from error
+    try:
+        done = await bounded(lambda: sink.emit(event), seconds=limit)
+    except Exception as error:  # a sink is the user's code: any failure of it is the sink's failure
+        raise _SinkFailed(f"{name} raised {type(error).__name__}") from error
+    if not done:
+        raise _SinkFailed(f"{name} did not answer within {limit:g} s")
+
+
+def _task_was_cancelled() -> bool:
+    """False if a sink let out a cancellation that nobody asked this task for; only asyncio can tell."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None or anyio.get_cancelled_exc_class() is not asyncio.CancelledError:
+        return True
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+def _redacted(policy: AuditPolicy | None, redact: Callable[[str], str]) -> AuditPolicy | None:
+    if policy is None:
+        return None
+    template = None if policy.template is None else redact(policy.template)
+    network = replace(policy.network, allow=tuple(map(redact, policy.network.allow)))
+    return replace(policy, template=template, network=network)

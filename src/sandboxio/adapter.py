@@ -12,18 +12,20 @@ Life of a sandbox: ``creating -> running -> killed | gone``. Every operation aft
 from __future__ import annotations
 
 import os
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar, Self, cast
 
 import anyio
 import anyio.lowlevel
 
 from ._files import BaseFileSystem as BaseFileSystem, FileTransfer as FileTransfer
-from ._output import OUTPUT_LIMIT as OUTPUT_LIMIT
+from ._output import OUTPUT_LIMIT as OUTPUT_LIMIT, Output
 from ._process import (
     BaseProcess as BaseProcess,
     Execution as Execution,
@@ -33,7 +35,8 @@ from ._process import (
     result_of,
     running as running,
 )
-from ._record import OperationRecord, Recorder as Recorder, Subject
+from ._record import Operation, OperationRecord, Recorder as Recorder, Subject
+from ._redact import MIN_SECRET, Redactor as Redactor, too_short
 from ._request import (
     SandboxRequest as SandboxRequest,
     check_code,
@@ -42,14 +45,16 @@ from ._request import (
     check_request,
     check_timeout,
 )
+from ._scrub import guarded
 from ._teardown import (
     bounded as bounded,
     seconds_from_environment as seconds_from_environment,
     teardown_grace as teardown_grace,
     warn_orphan as warn_orphan,
 )
-from .audit import AuditConfig
+from .audit import AuditConfig, AuditPolicy
 from .errors import (
+    AuditSinkError,
     CapabilityNotSupported,
     ConfigurationError,
     ConnectError,
@@ -57,6 +62,7 @@ from .errors import (
     ExecutionTimeout,
     SandboxError,
     SandboxGone,
+    SandboxWarning,
 )
 from .models import Capability, ExecResult, IsolationTier, NetworkPolicy, Resources
 from .registry import supporting
@@ -135,6 +141,13 @@ class BaseSandbox(ABC):
     def _close(self) -> None:  # noqa: B027 - most adapters hold nothing
         """Release what the host holds for this sandbox; synchronous, called after ``_destroy``."""
 
+    def _credentials(self) -> Iterable[str]:
+        """Secrets that the provider made for this sandbox (access tokens); redacted like ``secrets=``.
+
+        Asked once, at the sandbox's first operation.
+        """
+        return ()
+
     @property
     @abstractmethod
     def native(self) -> object:
@@ -176,9 +189,12 @@ class BaseSandbox(ABC):
         command is dead with all its descendants before the exception leaves this call.
         """
         self.require(Capability.RUN_COMMAND, "run()")
-        command, seconds, extra = check_command(cmd), self._seconds(timeout), check_env(env)
-        execution = self._command(command, env=extra, seconds=seconds)
-        async with self._operation("exec", argv=_argv(command), env=extra) as record:
+        with guarded(self.redactor):
+            command, seconds, extra = check_command(cmd), self._seconds(timeout), check_env(env)
+        subject = self.subject(extra)
+        with guarded(subject.redactor):
+            execution = self._command(command, env=extra, seconds=seconds)
+        async with self._operation("exec", subject, argv=_argv(command)) as record:
             return await self._collect(execution, seconds, record)
 
     async def run_code(
@@ -194,13 +210,14 @@ class BaseSandbox(ABC):
         ``context_id`` keeps variables between calls and needs ``Capability.STATEFUL_CODE``.
         """
         self.require(Capability.RUN_CODE, "run_code()")
-        check_code(code, language, context_id)
-        if context_id is not None:
-            self.require(Capability.STATEFUL_CODE, "run_code(context_id=...)")
-        seconds = self._seconds(timeout)
-        execution = self._code(code, language=language, context_id=context_id, seconds=seconds)
+        with guarded(self.redactor):
+            check_code(code, language, context_id)
+            if context_id is not None:
+                self.require(Capability.STATEFUL_CODE, "run_code(context_id=...)")
+            seconds = self._seconds(timeout)
+            execution = self._code(code, language=language, context_id=context_id, seconds=seconds)
         size = len(code.encode())
-        async with self._operation("run_code", code=code, bytes_in=size) as record:
+        async with self._operation("run_code", self.subject(), code=code, bytes_in=size) as record:
             return await self._collect(execution, seconds, record)
 
     def stream(
@@ -212,15 +229,18 @@ class BaseSandbox(ABC):
     ) -> BaseProcess:
         """A command whose output is read while it runs: ``async with sandbox.stream(...) as process``."""
         self.require(Capability.STREAMING, "stream()")
-        command, seconds, extra = check_command(cmd), self._seconds(timeout), check_env(env)
+        with guarded(self.redactor):
+            command, seconds, extra = check_command(cmd), self._seconds(timeout), check_env(env)
         subject = self.subject(extra)
+        with guarded(subject.redactor):
+            execution = self._command(command, env=extra, seconds=seconds)
 
         def opened() -> OperationRecord:
             self._check_usable()
             return self._recorder.open("stream", subject, argv=_argv(command))
 
         return BaseProcess(
-            self._command(command, env=extra, seconds=seconds),
+            execution,
             self,
             seconds=seconds,
             opened=opened,
@@ -248,13 +268,10 @@ class BaseSandbox(ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
+        if error is None:
             await self.kill()
-        except SandboxError as failure:
-            if error is None:
-                raise
-            error.add_note(f"The sandbox could not be ended: {failure}")  # the body's exception matters more
-            self._warn_orphan(failure.message)
+        else:
+            await self.kill_because_of(error)
 
     def __repr__(self) -> str:
         state = "running" if self._gone is None else "ended"
@@ -263,6 +280,25 @@ class BaseSandbox(ABC):
         return f"<{type(self).__name__} {label} {state} caps={caps}>"
 
     # What the parts of a sandbox need of it.
+
+    @property
+    def redactor(self) -> Redactor:
+        """Takes the secrets of this sandbox out of text, for whoever shows its output to somebody else."""
+        return self._secrets
+
+    @cached_property
+    def _secrets(self) -> Redactor:
+        return self._request.redactor.also((*self._recorder.credentials(), *self._credentials()))
+
+    async def kill_because_of(self, error: BaseException) -> None:
+        """End the sandbox while ``error`` is on its way to the caller: what fails here is noted there."""
+        try:
+            await self.kill()
+        except AuditSinkError as failure:
+            error.add_note(f"Besides: {failure.message}")  # the sandbox has ended, only unrecorded
+        except SandboxError as failure:
+            error.add_note(f"The sandbox could not be ended: {failure}")
+            self._warn_orphan(failure.message)
 
     def require(self, capability: Capability, what: str) -> None:
         """Raise unless this sandbox declares ``capability`` and is still usable."""
@@ -293,7 +329,7 @@ class BaseSandbox(ABC):
     def mark_gone(self, why: str) -> None:
         """Remember that the sandbox has ended; later calls say ``why``."""
         if self._gone is None:
-            self._gone = why
+            self._gone = self.redactor.text(why)
             self._close()
 
     @asynccontextmanager
@@ -301,7 +337,7 @@ class BaseSandbox(ABC):
         self, event: str, path: str, *, bytes_in: int = 0
     ) -> AsyncGenerator[OperationRecord]:
         """Record around one file operation, with the sandbox's timeout as its deadline."""
-        async with self._operation(event, argv=(path,), bytes_in=bytes_in) as record:
+        async with self._operation(event, self.subject(), argv=(path,), bytes_in=bytes_in) as record:
             with anyio.move_on_after(self._request.timeout) as scope:
                 yield record
             if scope.cancelled_caught:
@@ -310,42 +346,45 @@ class BaseSandbox(ABC):
     # Shared steps.
 
     async def _collect(self, execution: Execution, seconds: float, record: OperationRecord) -> ExecResult:
+        output = Output(self._output_limit)
         try:
-            output, ended = await collect(execution, self, seconds=seconds, limit=self._output_limit)
+            ended = await collect(execution, self, output, seconds=seconds)
         except SandboxError as error:
             if (partial := getattr(error, "partial", None)) is not None:
                 record.exit_code = partial.exit_code
             raise
         finally:
+            record.bytes_out = output.total
             if execution.exit is not None:
                 record.network_denials = execution.exit.network_denials
-        record.exit_code, record.bytes_out = ended.exit_code, output.total
-        return result_of(output, ended)
+        record.exit_code = ended.exit_code
+        return result_of(output, ended, record.subject.redactor)
 
-    @asynccontextmanager
-    async def _operation(
+    def _operation(
         self,
         event: str,
+        subject: Subject,
         *,
         argv: tuple[str, ...] | None = None,
         code: str | None = None,
         bytes_in: int = 0,
-        env: Mapping[str, str] | None = None,
-    ) -> AsyncGenerator[OperationRecord]:
-        subject = self.subject(env)
-        async with self._recorder.operation(
-            event, subject, argv=argv, code=code, bytes_in=bytes_in
-        ) as record:
-            try:
-                yield record
-            except SandboxGone as error:
-                self.mark_gone(error.message)
-                raise
+    ) -> Operation:
+        return self._recorder.operation(
+            event, subject, argv=argv, code=code, bytes_in=bytes_in, failed=self._notice
+        )
+
+    def _notice(self, error: Exception) -> None:
+        if isinstance(error, SandboxGone):
+            self.mark_gone(error.message)
 
     def subject(self, env: Mapping[str, str] | None = None) -> Subject:
         """Whom a record of this sandbox is about; ``env`` is the call's own, for redaction."""
-        redactor = self._request.redactor.including(env) if env else self._request.redactor
-        return Subject(self._id, self._isolation, self._request.metadata, redactor)
+        redactor = self.redactor.including(env) if env else self.redactor
+        return self._subject if redactor is self.redactor else replace(self._subject, redactor=redactor)
+
+    @cached_property
+    def _subject(self) -> Subject:
+        return Subject(self._id, self._isolation, self._request.metadata, self.redactor)
 
     def _seconds(self, timeout: float | None) -> float:
         return self._request.timeout if timeout is None else check_timeout(timeout)
@@ -371,21 +410,35 @@ class BaseSandbox(ABC):
             self._warn_orphan(f"it did not end within {teardown_grace():g} s")
 
     def _warn_orphan(self, why: str) -> None:
-        warn_orphan(f"Sandbox {self._id}", backend=self._backend, labels=self._request.metadata, why=why)
+        redact = self.redactor.text
+        labels = {key: redact(value) for key, value in self._request.metadata.items()}
+        warn_orphan(f"Sandbox {self._id}", backend=self._backend, labels=labels, why=redact(why))
 
 
 class BaseBackend(ABC):
-    """A backend, complete but for ``_check``, ``_provision`` and ``_attach``."""
+    """A backend, complete but for ``_check``, ``_provision`` and ``_attach``.
+
+    ``loggers`` names those of the libraries that the adapter uses, such as ``"httpx"``: what they log
+    during an operation is redacted. A logger's children need names of their own.
+    """
 
     name: ClassVar[str]
+    loggers: ClassVar[tuple[str, ...]] = ()
     isolation: IsolationTier = IsolationTier.UNKNOWN
     capabilities: Capability = Capability(0)
 
     def __init__(self, *, audit: AuditConfig | None = None) -> None:
-        self._recorder = Recorder(self.name, audit)
+        self._recorder = Recorder(self.name, audit, credentials=self._credentials, loggers=self.loggers)
 
     def _check(self, request: SandboxRequest) -> None:  # noqa: B027 - a backend may honour everything
         """Refuse, before any I/O, what this backend cannot honour; never ignore it."""
+
+    def _credentials(self) -> Iterable[str]:
+        """The provider's keys and tokens that this backend uses; redacted like ``secrets=``.
+
+        Asked for each sandbox that is created or connected to, and read from the environment then.
+        """
+        return ()
 
     @abstractmethod
     async def _provision(self, request: SandboxRequest) -> BaseSandbox:
@@ -410,33 +463,35 @@ class BaseBackend(ABC):
         metadata: dict[str, str] | None = None,
     ) -> BaseSandbox:
         """A new sandbox. Raises ``CreateTimeout`` after ``timeout`` seconds; cancelled, it leaves nothing."""
-        request = check_request(
-            template=template,
-            resources=resources,
-            network=network,
-            env=env,
-            secrets=secrets,
-            timeout=timeout,
-            metadata=metadata,
-        )
-        self._check_policy(request)
-        self._check(request)
-        record = self._recorder.open(
-            "create", Subject("", self.isolation, request.metadata, request.redactor)
-        )
+        with guarded(_claimed(secrets, env)):
+            request = check_request(
+                template=template,
+                resources=resources,
+                network=network,
+                env=env,
+                secrets=secrets,
+                timeout=timeout,
+                metadata=metadata,
+            )
+        _warn_of_short(request.secrets)
+        redactor = request.redactor.also(self._credentials())
+        with guarded(redactor):
+            self._recorder.check()
+            self._check_policy(request)
+            self._check(request)
+        subject = Subject("", self.isolation, request.metadata, redactor)
+        policy = AuditPolicy(request.template, request.network, request.resources, request.timeout)
         sandbox: BaseSandbox | None = None
         try:
-            with anyio.move_on_after(request.timeout):
-                sandbox = await self._provision(request)
-            if sandbox is None:  # the scope above swallowed its own cancellation
-                raise _create_timeout(request)  # noqa: TRY301 - it must pass the clause below like the rest
-            record.subject = sandbox.subject()
-            await self._recorder.close(record)
+            async with self._recorder.operation("create", subject, policy=policy) as record:
+                with anyio.move_on_after(request.timeout):
+                    sandbox = await self._provision(request)
+                if sandbox is None:  # the scope above swallowed its own cancellation
+                    raise _create_timeout(request)
+                record.subject = sandbox.subject()
         except BaseException as error:  # nothing may be left, whatever happened; always re-raised
-            if sandbox is None:
-                await self._recorder.close(record, error)
-            else:
-                await sandbox.kill()
+            if sandbox is not None:
+                await sandbox.kill_because_of(error)
             raise
         return sandbox
 
@@ -444,8 +499,11 @@ class BaseBackend(ABC):
         """A handle on a sandbox that already runs. Raises ``ConnectError`` if there is none."""
         if not isinstance(sandbox_id, str) or not sandbox_id.strip() or "\0" in sandbox_id:
             raise ConnectError(f"{sandbox_id!r} is not a sandbox id.")
-        async with self._recorder.operation("connect", Subject(sandbox_id, self.isolation)):
-            return await self._attach(sandbox_id)
+        subject = Subject(sandbox_id, self.isolation, redactor=Redactor(self._credentials()))
+        async with self._recorder.operation("connect", subject) as record:
+            sandbox = await self._attach(sandbox_id)
+            record.subject = sandbox.subject()
+        return sandbox
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} {self.isolation.value}>"
@@ -471,6 +529,23 @@ def capability_error(backend: str, capability: Capability, what: str) -> Capabil
         f"Backend {backend!r} does not declare {capability.name}, which {what} needs.",
         hint=f"These can: {', '.join(able)}." if able else "No installed backend declares it.",
     )
+
+
+def _claimed(*mappings: object) -> Redactor:
+    """Whatever may be a secret in arguments that are not checked yet."""
+    checked = [cast("Mapping[object, object]", each) for each in mappings if isinstance(each, Mapping)]
+    return Redactor(value for each in checked for value in each.values() if isinstance(value, str))
+
+
+def _warn_of_short(secrets: Mapping[str, str]) -> None:
+    short = sorted(name for name, value in secrets.items() if too_short(value))
+    if short:
+        warnings.warn(
+            f"Too short to be redacted: the value of {', '.join(short)} has fewer than {MIN_SECRET} "
+            "characters and would blot out ordinary text.",
+            SandboxWarning,
+            stacklevel=4,
+        )
 
 
 def _create_timeout(request: SandboxRequest) -> CreateTimeout:

@@ -7,15 +7,17 @@ itself) raises :class:`ConfigurationError` in its constructor, long before anyth
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, Flag, auto
-from typing import Literal
+from typing import ClassVar, Literal
 
 from .errors import ConfigurationError, ExecutionError
 
 BackendName = Literal["docker", "e2b", "modal", "fake"]
+QUOTED_LINE = 200
+"""Characters of stderr that an ``ExecutionError`` quotes."""
 DEFAULT_TIMEOUT = 300.0
 """Seconds that a sandbox lives and a call may take when the caller says nothing."""
 
@@ -226,12 +228,25 @@ class ExecResult:
         """Raise :class:`ExecutionError` with this result if the exit code is not 0."""
         if self.ok:
             return
-        last = self.stderr.strip().rpartition("\n")[2]
-        error = ExecutionError(
-            f"The command exited with {self.exit_code}" + (f": {last[:200]}" if last else ".")
-        )
+        last = _last_line(self.stderr)[:QUOTED_LINE] if self._quoted is None else self._quoted
+        error = ExecutionError(f"The command exited with {self.exit_code}" + (f": {last}" if last else "."))
         error.result = self
         raise error
+
+    _quoted: ClassVar[str | None] = None
+    """What ``raise_for_status`` quotes; set on the instance, so it is no part of ==, repr and asdict."""
+
+
+def quote_stderr(result: ExecResult, excerpt: Callable[[str, int], str]) -> None:
+    """Let ``raise_for_status`` quote what ``excerpt`` makes of stderr's last line and a limit.
+
+    Output is the caller's data and stays as it is; an exception must be safe to log.
+    """
+    object.__setattr__(result, "_quoted", excerpt(_last_line(result.stderr), QUOTED_LINE))
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2]
 
 
 @dataclass(frozen=True)
