@@ -183,7 +183,7 @@ class Portal:
         except RuntimeError as error:
             raise _not_started(error) from error
         except BaseException:  # Ctrl-C: nobody will have this handle
-            self.release()
+            self.close()
             raise
         if self._loop.failure is not None:
             raise _not_started(self._loop.failure) from self._loop.failure
@@ -236,8 +236,9 @@ class Portal:
         if self.is_foreign:
             return
         self.release()
-        if threading.current_thread() is not self._loop.thread:
-            self._loop.thread.join()
+        thread = self._loop.thread
+        if thread.ident is not None and thread is not threading.current_thread():
+            thread.join()
 
 
 def _gone() -> SandboxGone:
