@@ -10,7 +10,7 @@ from sandboxio.models import BackendConfig
 
 DEFAULT_IMAGE = "python:3.12-slim"
 
-Channel = Literal["auto", "guest", "exec"]
+ChannelChoice = Literal["auto", "guest", "exec"]
 """How commands reach the container; see :class:`sandboxio_docker.DockerBackend`."""
 
 

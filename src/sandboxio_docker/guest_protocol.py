@@ -278,10 +278,17 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Some entries of a folder, in its own order."""
+    """Some entries of a folder, in its own order; ``size`` is what they took of the credit."""
 
     op: int
     entries: tuple[Entry, ...]
+
+    @property
+    def wire_size(self) -> int:
+        """Bytes that they took of the stream's window."""
+        return sum(_ENTRY.size + len(entry.name) for entry in self.entries)
+
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,7 +416,7 @@ def _entries(op: int, payload: bytes) -> Entries:
         entries.append(Entry(name, EntryKind(kind & 127), bool(kind & 128), size))
     if not entries:
         raise ValueError("no entry")
-    return Entries(op, tuple(entries))
+    return Entries(op, tuple(entries), len(payload))
 
 
 def _end(op: int, payload: bytes) -> End:

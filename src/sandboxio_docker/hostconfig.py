@@ -6,6 +6,7 @@ those of the Docker Engine API v1.41, ContainerCreate.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from sandboxio.adapter import SandboxRequest
@@ -66,6 +67,12 @@ def refuse_what_docker_cannot(request: SandboxRequest) -> None:
 def memory_mb(resources: Resources) -> int:
     """The memory cap in MiB that applies."""
     return resources.memory_mb or DEFAULT_MEMORY_MB
+
+
+def memory_cap(found: Mapping[str, Any]) -> int | None:
+    """The memory cap in MiB of an inspected container, None if it has none."""
+    host: Mapping[str, Any] = found.get("HostConfig") or {}
+    return int(host["Memory"]) // _MIB if host.get("Memory") else None
 
 
 def container_config(

@@ -15,6 +15,7 @@ everything else in the container for one scan (``kill(-1)`` is one step for the 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from typing import Final
 
 MARKER: Final = "SANDBOXIO_RUN"
@@ -25,7 +26,7 @@ ALIVE: Final = 1
 """Exit codes of the script: nothing of the run is alive, or it did not get there."""
 
 _SCRIPT: Final = r"""
-mark=$1 self=$$ seen=' ' known=' ' sessions=' ' stopped=' '
+name=$1 marks=$2 self=$$ seen=' ' known=' ' sessions=' ' stopped=' '
 
 # Fields of /proc/PID/stat behind the name, which may hold anything: state ppid sid start.
 status() {
@@ -38,7 +39,10 @@ status() {
 
 marked() {
   { while IFS= read -r part || [ "$part" ]; do
-      case $part in *"$mark"*) return 0 ;; esac
+      case $part in *"$name"*) ;; *) continue ;; esac
+      for mark in $marks; do
+        case $part in *"$mark"*) return 0 ;; esac
+      done
     done </proc/$1/environ; } 2>/dev/null
   return 1
 }
@@ -107,10 +111,10 @@ exit 0
 
 
 def new_marker() -> str:
-    """A marker for one run, as an environment entry; 128 random bits, so that no program guesses it."""
-    return f"{MARKER}={secrets.token_hex(16)}"
+    """The value of ``MARKER`` for one run: 128 random bits, so that no program guesses another's."""
+    return secrets.token_hex(16)
 
 
-def kill_command(marker: str) -> list[str]:
-    """The command line that kills the run with this marker, in the container."""
-    return ["/bin/sh", "-c", _SCRIPT, "sandboxio-kill", marker]
+def kill_command(markers: Iterable[str]) -> list[str]:
+    """The command line that kills the runs with these markers, in the container."""
+    return ["/bin/sh", "-c", _SCRIPT, "sandboxio-kill", MARKER, " ".join(markers)]

@@ -1,0 +1,391 @@
+"""One command through ``docker exec``: started, read to its end, killed.
+
+How a run ends is read from the engine (``GET /exec/{id}/json``), not from its output: a background child
+may keep the pipe open long after the command (moby issue 41052), and Podman keeps the connection open.
+
+A command that could not be started makes the engine write its own words into stdout and give 126 for
+everything (20.10; other versions differ). Here that text goes to stderr, and the code is 127 for a
+program that does not exist and 126 for one that cannot be executed. Two of these failures certainly
+happened before the program and can be mended; such a start is tried once more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import anyio
+
+from sandboxio.adapter import Execution, Exit
+from sandboxio.errors import ConnectError
+from sandboxio.models import OutputChunk
+
+from .ending import Ending
+from .engine import Engine, EngineError, EngineUnavailable, Fault, Hijacked
+from .faults import classify
+from .frames import Demultiplexer
+from .hostconfig import WORK
+from .killer import DEAD, MARKER, kill_command, new_marker
+
+KILLED: Final = 137
+"""128 + SIGKILL."""
+QUIET_FIRST: Final = 0.05
+QUIET_MOST: Final = 1.0
+"""Seconds of silence after which the engine is asked whether the command has ended; doubled each time."""
+DRAIN: Final = 0.1
+"""Seconds of silence after the end of a command in which its last output must arrive."""
+DRAIN_MOST: Final = 16 << 20
+"""Bytes that a background child may add meanwhile before the run is over all the same."""
+UNSENT: Final = 0.3
+"""Seconds after which a start that the engine does not know counts as never sent."""
+LEAVING: Final = 50
+"""Times 10 ms that a helper gets to remove its temporary file when its stdin was cut off."""
+CHUNK: Final = 1 << 16
+
+_REFUSAL = re.compile(
+    rb"(OCI runtime|unable to find (user|group)|runc|crun|exec failed|cannot exec|failed to)", re.IGNORECASE
+)
+"""How the engine's own words begin where a command's output should."""
+_MENDABLE: Final = (Fault.NO_SUCH_FOLDER, Fault.START_INTERRUPTED)
+
+
+@dataclass
+class ExecHost:
+    """What the runs of one sandbox share. ``variables`` are the environment of every run."""
+
+    engine: Engine
+    container: str
+    ending: Ending
+    variables: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    streams: set[Hijacked] = field(default_factory=set[Hijacked], repr=False)
+    doomed: list[str] = field(default_factory=list[str], repr=False)
+    killing: anyio.Lock = field(default_factory=anyio.Lock, repr=False)
+
+    async def create(self, argv: list[str], env: Mapping[str, str], *, stdin: bool, folder: str) -> str:
+        """The id of a new exec, which runs nothing yet."""
+        body = {
+            "AttachStdin": stdin,
+            "AttachStdout": True,
+            "AttachStderr": True,
+            "Tty": False,
+            "Cmd": argv,
+            "Env": [f"{name}={value}" for name, value in env.items()],
+            "WorkingDir": folder,
+        }
+        answer = await self.engine.post_json(f"/containers/{self.container}/exec", body)
+        return str(answer["Id"])
+
+    async def begin(self, exec_id: str) -> Hijacked:
+        """Start it. Cancelled, it may start all the same."""
+        body = {"Detach": False, "Tty": False}
+        stream = await self.engine.upgrade("POST", f"/exec/{exec_id}/start", json=body)
+        self.streams.add(stream)
+        return stream
+
+    async def state(self, exec_id: str) -> Mapping[str, Any]:
+        """What the engine knows of an exec: Running, ExitCode, Pid."""
+        answer: Mapping[str, Any] = await self.engine.get_json(f"/exec/{exec_id}/json")
+        return answer
+
+    def end(self, stream: Hijacked | None) -> None:
+        """Close the connection of one exec."""
+        if stream is not None:
+            stream.close()
+            self.streams.discard(stream)
+
+    def close(self) -> None:
+        """Close all connections; whoever waits on one wakes with an error."""
+        for stream in tuple(self.streams):
+            self.end(stream)
+
+    async def kill(self, marker: str) -> None:
+        """Kill a run. Those that wait for their turn are killed together, by one exec.
+
+        Two helpers at once could stop each other, so there is one at a time.
+        """
+        self.doomed.append(marker)
+        async with self.killing:
+            if marker not in self.doomed:
+                return
+            markers = tuple(self.doomed)
+            helper = ExecRun(self, kill_command(markers), plain=True, folder="/")
+            code, output = await helper.whole()
+            if code != DEAD:
+                words = output[-300:].decode("utf-8", "replace")
+                raise ConnectError(f"The helper that kills a run ended with {code}: {words}")
+            self.doomed = [each for each in self.doomed if each not in markers]
+
+
+class ExecRun(Execution):
+    """One ``docker exec``.
+
+    Args:
+        host: The sandbox's.
+        argv: Program and arguments, no shell.
+        env: This run's own variables, on top of the sandbox's.
+        stdin: What the program reads; None is an stdin at its end from the beginning.
+        feed: True if the caller sends the stdin by :meth:`send` after ``start``.
+        plain: A helper of the adapter's own: no variables, no look for memory kills, no second try.
+        folder: Where it starts.
+    """
+
+    def __init__(
+        self,
+        host: ExecHost,
+        argv: list[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        feed: bool = False,
+        plain: bool = False,
+        folder: str = WORK,
+    ) -> None:
+        self._host = host
+        self._argv = argv
+        self._env = env or {}
+        self._stdin = stdin
+        self._feed = feed
+        self._plain = plain
+        self._folder = folder
+        self._tries = 1 if plain or feed else 2
+        self._marker = new_marker()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._exec = ""
+        self._asked = False
+        self._stream: Hijacked | None = None
+        self._demux = Demultiplexer()
+        self._ready: deque[OutputChunk] = deque()
+        self._held: OutputChunk | None = None
+        self._first = True
+        self._eof = False
+        self._quiet = QUIET_FIRST
+        self._final: Mapping[str, Any] | None = None
+        self._late = 0
+
+    async def start(self) -> None:
+        """Start the command and give it its stdin."""
+        env = {**({} if self._plain else self._host.variables), **self._env, MARKER: self._marker}
+        stdin = self._feed or self._stdin is not None
+        try:
+            self._exec = await self._host.create(self._argv, env, stdin=stdin, folder=self._folder)
+            self._asked = True
+            self._stream = await self._host.begin(self._exec)
+        except EngineError as error:
+            if error.fault in (Fault.NO_SUCH_PROGRAM, Fault.NOT_EXECUTABLE, *_MENDABLE):
+                await self._not_started(error.reason)  # newer engines answer before the upgrade
+                return
+            raise await self._host.ending.translated(error) from error
+        if self._stdin is not None:
+            view = memoryview(self._stdin)
+            for at in range(0, len(view), CHUNK):
+                if not await self.send(view[at : at + CHUNK]):
+                    return
+            await self.send(None)
+
+    async def send(self, data: memoryview | bytes | None) -> bool:
+        """A piece of stdin, None for its end; False if the program reads no more."""
+        if self._stream is None:
+            return False
+        try:
+            if data is None:
+                await self._stream.half_close()
+            else:
+                await self._stream.send(data)
+        except EngineUnavailable:
+            return False  # it has ended; its output and exit code say why
+        return True
+
+    async def receive(self) -> OutputChunk | None:
+        """The next piece of output, None at the end."""
+        while not self._ready and self.exit is None:
+            await self._advance()
+        return self._ready.popleft() if self._ready else None
+
+    def receive_nowait(self) -> OutputChunk | None:
+        """A piece that has arrived, or None."""
+        return self._ready.popleft() if self._ready else None
+
+    async def whole(self, limit: int = 1 << 20) -> tuple[int, bytes]:
+        """Start, read to the end, close: exit code and the first ``limit`` bytes of both streams."""
+        output = bytearray()
+        try:
+            await self.start()
+            while (chunk := await self.receive()) is not None:
+                output += chunk.data[: limit - len(output)]
+        finally:
+            self.close()
+        assert self.exit is not None
+        return self.exit.exit_code, bytes(output)
+
+    async def kill(self) -> None:
+        """Kill the command with its descendants; see ``killer.py`` for what is found."""
+        if self.exit is not None:
+            return
+        self._drain_now()
+        if self._feed:
+            self.close()  # its stdin ends, and it tidies up after itself
+        if self._asked and await self._has_started() and not (self._feed and await self._leaves()):
+            await self._host.kill(self._marker)
+        self._drain_now()
+        self._end(Exit(KILLED))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._host.end(self._stream)
+
+    # Reading
+
+    async def _advance(self) -> None:
+        """One step towards the end: read, ask, or conclude. Whatever is cancelled is taken up again."""
+        if self._final is not None and (self._eof or self._late > DRAIN_MOST):
+            await self._conclude(self._final)
+        elif self._eof:
+            await anyio.sleep(self._quiet)
+            await self._ask()
+        else:
+            await self._read()
+
+    async def _read(self) -> None:
+        assert self._stream is not None
+        data: bytes | None = None
+        try:
+            with anyio.move_on_after(self._quiet if self._final is None else DRAIN):
+                data = await self._stream.receive()
+        except EngineUnavailable as error:
+            if self.exit is not None:
+                return  # killed from another task, which closed the connection
+            if await self._host.ending.ended():
+                raise await self._host.ending.explained() from error
+            raise
+        if data:
+            self._quiet = QUIET_FIRST
+            self._late += len(data) if self._final is not None else 0
+            self._take(data)
+        elif self._final is not None:
+            self._eof = True
+        elif data is None:
+            await self._ask()
+        else:
+            self._eof = True
+            self._demux.feed(b"")
+            self._quiet = 0.001
+            await self._ask()
+
+    async def _ask(self) -> None:
+        """Has the command ended?"""
+        try:
+            state = await self._host.state(self._exec)
+        except EngineError as error:
+            raise await self._host.ending.translated(error) from error
+        if not state.get("Running") and state.get("ExitCode") is not None:
+            self._final = state
+        self._quiet = min(self._quiet * 2, QUIET_MOST)
+
+    def _take(self, data: bytes) -> None:
+        self._demux.feed(data)
+        while (chunk := self._demux.next_chunk()) is not None:
+            if self._first and chunk.stream == "stdout" and _REFUSAL.match(chunk.data):
+                self._held = chunk  # perhaps not the command's; the end tells
+            else:
+                self._release()
+                self._ready.append(chunk)
+            self._first = False
+
+    def _release(self) -> None:
+        if self._held is not None:
+            self._ready.append(self._held)
+            self._held = None
+
+    def _drain_now(self) -> None:
+        """Take what has arrived, without waiting."""
+        if self._stream is None or self._stream.closed:
+            return
+        taken = 0
+        try:
+            while taken < DRAIN_MOST and (data := self._stream.receive_now()):
+                taken += len(data)
+                self._take(data)
+        except ConnectError:
+            pass  # damaged or broken: there is no more
+        self._release()
+
+    # Ending
+
+    async def _conclude(self, state: Mapping[str, Any]) -> None:
+        code = int(state["ExitCode"])
+        if self._held is not None and code in (126, 127) and not state.get("Pid"):
+            await self._not_started(self._held.data.decode("utf-8", "replace"))
+            return
+        ending = self._host.ending
+        if code == KILLED and not self._plain and await ending.ended():
+            self._release()
+            raise await ending.explained()
+        ended = Exit(code) if self._plain else await self._judged(code)
+        self._release()
+        self._end(ended)
+
+    async def _judged(self, code: int) -> Exit:
+        """The exit, with what the engine saw of memory meanwhile."""
+        ending = self._host.ending
+        ooms = await ending.ooms()
+        if ooms <= ending.ooms_told:
+            return Exit(code)
+        ending.ooms_told = ooms
+        cap = "the memory cap" if ending.memory_mb is None else f"the memory cap of {ending.memory_mb} MiB"
+        if code == KILLED:
+            return Exit(code, limit=f"The command was killed at {cap}.")
+        return Exit(code, notes=(f"A process of the sandbox was killed at {cap} meanwhile.",))
+
+    async def _not_started(self, reason: str) -> None:
+        """The engine could not start the command, which therefore has done nothing."""
+        fault = classify(0, reason)
+        self._tries -= 1
+        if fault in _MENDABLE and self._tries:
+            self._host.end(self._stream)
+            self._reset()
+            if fault is Fault.NO_SUCH_FOLDER:
+                make = ["/bin/sh", "-c", 'exec mkdir -p "$1"', "sh", self._folder]
+                await ExecRun(self._host, make, plain=True, folder="/").whole()
+            await self.start()
+            return
+        self._held = None
+        text = " ".join(reason.split()) or "the engine could not start the command"
+        self._ready.append(OutputChunk("stderr", f"{text}\n".encode()))
+        self._end(Exit(127 if fault is Fault.NO_SUCH_PROGRAM else 126))
+
+    def _end(self, ended: Exit) -> None:
+        if self.exit is None:
+            self.exit = ended
+        self.close()
+
+    async def _leaves(self) -> bool:
+        """Wait a moment for the command to end by itself; True if it did."""
+        for _ in range(LEAVING):
+            state = await self._host.state(self._exec)
+            if not state.get("Running"):
+                return True
+            await anyio.sleep(0.01)
+        return False
+
+    async def _has_started(self) -> bool:
+        """Wait until it is clear whether the command runs: a cancelled start may still be on its way."""
+        patience = UNSENT
+        while True:
+            try:
+                state = await self._host.state(self._exec)
+            except EngineError as error:
+                raise await self._host.ending.translated(error) from error
+            if state.get("ExitCode") is not None:
+                return False
+            if state.get("Pid"):
+                return True
+            if not state.get("Running"):
+                if patience <= 0:
+                    return False
+                patience -= 0.01
+            await anyio.sleep(0.01)

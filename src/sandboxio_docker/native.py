@@ -1,0 +1,24 @@
+"""What ``sandbox.native`` is on Docker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .engine import Engine
+
+
+@dataclass(frozen=True)
+class DockerContainer:
+    """A live handle on the container behind a sandbox; outside the semver contract.
+
+    ``engine.request(method, path)`` reaches everything that the Docker Engine API offers.
+    """
+
+    id: str
+    engine: Engine
+
+    async def inspect(self) -> dict[str, Any]:
+        """``GET /containers/{id}/json``. Raises ``ConnectError`` once the container is gone."""
+        answer: dict[str, Any] = await self.engine.get_json(f"/containers/{self.id}/json")
+        return answer
