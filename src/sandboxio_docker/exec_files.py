@@ -210,5 +210,5 @@ def _failure(path: str, code: int, words: str) -> FileSystemError:
         text, hint = _WORDS[code]
         return FileSystemError(text.format(path=path), hint=hint)
     reason = words.splitlines()[-1] if words else f"the helper ended with {code}"
-    hint = next((fix for text, fix in _TOOL_HINTS if text in words), None)
-    return FileSystemError(f"The operation on {path!r} failed: {reason}", hint=hint)
+    fix = next((fix for text, fix in _TOOL_HINTS if text in words), None)
+    return FileSystemError(f"The operation on {path!r} failed: {reason}", hint=fix)

@@ -122,12 +122,12 @@ async def _born(
     alive: Alive | None = None
     try:
         alive = await _bear(birth, body, request, settings, image)
+        return alive
     finally:
         if alive is None:
             await birth.undone(request.metadata, BACKEND)
         else:
             birth.close()
-    return alive
 
 
 async def _bear(

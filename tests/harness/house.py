@@ -55,10 +55,13 @@ LAYOUT = {
         wire credentials
         hijack transport
         engine
-        ending pull diagnose channel
-        exec_run
-        exec_files
-        channel_exec
+        ending pull diagnose channel native lifecycle prepare
+        exec_run guest_link
+        exec_files guest_run provision join sandbox
+        channel_exec guest_files
+        channel_guest
+        backend
+        __init__
     """,
     "sandboxio_e2b": """
         transport wire endpoints
