@@ -118,6 +118,9 @@ from .models import (
     OutputChunk as OutputChunk,
 )
 from .models import (
+    Progress as Progress,
+)
+from .models import (
     Resources as Resources,
 )
 from .models import (

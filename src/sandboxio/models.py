@@ -264,6 +264,23 @@ class ManagedSandbox:
 
 
 @dataclass(frozen=True)
+class Progress:
+    """How far a long step of ``create()`` is, such as the download of an image.
+
+    ``part`` names what ``current`` and ``total`` count, in bytes; ``""`` stands for the whole step, and
+    None for a number that is not known.
+
+    >>> Progress("Downloading", "layer 1f2e", 512, 2048).total
+    2048
+    """
+
+    status: str
+    part: str = ""
+    current: int | None = None
+    total: int | None = None
+
+
+@dataclass(frozen=True)
 class DoctorCheck:
     """One line of a diagnosis: what was looked at, and what was found.
 

@@ -9,7 +9,7 @@ Keyword arguments are named and typed everywhere; there is no ``**kwargs``.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
@@ -24,6 +24,7 @@ from .models import (
     ManagedSandbox,
     NetworkPolicy,
     OutputChunk,
+    Progress,
     Resources,
 )
 
@@ -233,6 +234,15 @@ class DiagnosableBackend(Backend, Protocol):
         Answers within seconds, creates nothing, and makes no call that costs money. What it can explain
         it returns as a failed check; a ``SandboxError`` that escapes becomes one.
         """
+        ...
+
+
+@runtime_checkable
+class ReportingBackend(Backend, Protocol):
+    """A backend whose ``create()`` may take long enough to want a progress bar."""
+
+    def reporting(self, report: Callable[[Progress], object]) -> Backend:
+        """A backend that calls ``report`` during ``create()``, inside its event loop; does no I/O."""
         ...
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from sandboxio.adapter import OUTPUT_LIMIT, BaseBackend, SandboxRequest
 from sandboxio.audit import AuditConfig
 from sandboxio.errors import ConfigurationError, ConnectError
-from sandboxio.models import BackendConfig, Capability, Diagnosis, IsolationTier, ManagedSandbox
+from sandboxio.models import BackendConfig, Capability, Diagnosis, IsolationTier, ManagedSandbox, Progress
 
 from .channel import Channel
 from .channel_exec import ExecChannel
@@ -106,6 +106,15 @@ class DockerBackend(BaseBackend):
             return self
         other = copy.copy(self)
         other._settings = dataclasses.replace(self._settings, runtime=config.runtime)  # noqa: SLF001 - a copy of this
+        return other
+
+    def reporting(self, report: Callable[[Progress], object]) -> DockerBackend:
+        """This backend, telling ``report`` how far the pull of an image is."""
+        other = copy.copy(self)
+        other._settings = dataclasses.replace(  # noqa: SLF001 - a copy of this
+            self._settings,
+            progress=lambda seen: report(Progress(seen.status, seen.layer, seen.current, seen.total)),
+        )
         return other
 
     async def diagnose(self) -> Diagnosis:
