@@ -1,0 +1,18 @@
+"""A fake that knows three programs: one that prints, one that fails, one that hangs."""
+
+from __future__ import annotations
+
+import pytest
+
+from sandboxio import ExecResult
+from sandboxio.testing import FakeBackend
+
+
+@pytest.fixture
+def fake() -> FakeBackend:
+    backend = FakeBackend()
+    for script in (backend.on_run, backend.on_run_code):
+        script(match="good", returns=ExecResult(0, "forty-two\n", ""))
+        script(match="bad", returns=ExecResult(3, "", "no such file\n"))
+        script(match="slow", hangs=True)
+    return backend

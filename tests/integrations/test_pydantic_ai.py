@@ -1,0 +1,66 @@
+"""Pydantic AI tools: a scripted agent reads output, failures and fixes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pydantic_ai.models
+import pytest
+from pydantic_ai import Agent
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+from sandboxio.integrations.pydantic_ai import make_code_tool, make_command_tool
+from sandboxio.testing import FakeBackend
+
+pydantic_ai.models.ALLOW_MODEL_REQUESTS = False
+KINDS = pytest.mark.parametrize(
+    ("make", "name", "argument"),
+    [(make_code_tool, "run_python", "code"), (make_command_tool, "run_command", "command")],
+)
+
+
+@KINDS
+@pytest.mark.one_loop("the framework's agent loop needs asyncio")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_an_agent_sees_output_failure_and_timeout_and_goes_on(
+    make: Any, name: str, argument: str, fake: FakeBackend
+) -> None:
+    programs = iter(("good", "bad", "slow"))
+
+    async def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        program = next(programs, None)
+        if program is None:
+            return ModelResponse(parts=[TextPart("done")])
+        return ModelResponse(parts=[ToolCallPart(name, {argument: program})])
+
+    agent = Agent(FunctionModel(model), tools=[make(fake.create, timeout=1)])
+    answer = await agent.run("go")
+    seen = [
+        part
+        for message in answer.all_messages()
+        for part in message.parts
+        if isinstance(part, ToolReturnPart)
+    ]
+    assert [part.outcome for part in seen] == ["success", "success", "failed"]
+    assert "forty-two" in str(seen[0].content)
+    assert "exit code: 3" in str(seen[1].content)
+    assert "SBX_E1302" in str(seen[2].content)
+    assert answer.output == "done"
+    assert await fake.list_managed() == []
+
+
+@KINDS
+def test_the_schema_has_one_argument_and_no_more(
+    make: Any, name: str, argument: str, fake: FakeBackend
+) -> None:
+    """Case 87."""
+    schema = make(fake.create).function_schema.json_schema
+    assert list(schema["properties"]) == schema["required"] == [argument]
+    assert schema["additionalProperties"] is False
