@@ -110,11 +110,12 @@ class DockerBackend(BaseBackend):
 
     def reporting(self, report: Callable[[Progress], object]) -> DockerBackend:
         """This backend, telling ``report`` how far the pull of an image is."""
+
+        def progress(seen: PullProgress) -> None:
+            report(Progress(seen.status, seen.layer, seen.current, seen.total))
+
         other = copy.copy(self)
-        other._settings = dataclasses.replace(  # noqa: SLF001 - a copy of this
-            self._settings,
-            progress=lambda seen: report(Progress(seen.status, seen.layer, seen.current, seen.total)),
-        )
+        other._settings = dataclasses.replace(self._settings, progress=progress)  # noqa: SLF001 - a copy of this
         return other
 
     async def diagnose(self) -> Diagnosis:
