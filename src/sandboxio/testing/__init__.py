@@ -13,8 +13,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .fake import Call as Call
-    from .fake import FakeBackend as FakeBackend
+    from .fake import Call as Call, FakeBackend as FakeBackend
     from .recording import RecordingSink as RecordingSink
     from .suite import BackendContractSuite as BackendContractSuite
 

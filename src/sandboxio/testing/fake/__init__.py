@@ -3,5 +3,4 @@
 from __future__ import annotations
 
 from .backend import FakeBackend as FakeBackend
-from .sandbox import Call as Call
-from .sandbox import FakeSandbox as FakeSandbox
+from .sandbox import Call as Call, FakeSandbox as FakeSandbox

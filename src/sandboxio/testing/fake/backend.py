@@ -14,7 +14,13 @@ import anyio.lowlevel
 
 from sandboxio.adapter import BaseBackend, BaseSandbox, SandboxRequest
 from sandboxio.audit import AuditConfig, AuditEvent
-from sandboxio.errors import CapabilityNotSupported, ConfigurationError, ConnectError, CreateTimeout, SandboxError
+from sandboxio.errors import (
+    CapabilityNotSupported,
+    ConfigurationError,
+    ConnectError,
+    CreateTimeout,
+    SandboxError,
+)
 from sandboxio.models import (
     DEFAULT_TIMEOUT,
     BackendConfig,
@@ -141,6 +147,17 @@ class FakeBackend(BaseBackend):
         return self._own_sync
 
     @property
+    def reached(self) -> list[str]:
+        """Hosts that commands and code have reached, where the policy allowed it."""
+        return [host for machine in self._machines.values() for host in machine.network.reached]
+
+    def machine(self, sandbox_id: str) -> Machine:
+        """What the provider holds behind an id, whoever has a handle on it."""
+        if sandbox_id not in self._machines:
+            raise ConnectError(f"The fake never had a sandbox {sandbox_id!r}.")
+        return self._machines[sandbox_id]
+
+    @property
     def events(self) -> list[AuditEvent]:
         """Every audit event so far, redacted as for any sink."""
         return self._sink.events
@@ -216,7 +233,7 @@ class FakeBackend(BaseBackend):
 
     def expire(self, sandbox_id: str) -> None:
         """Let the provider reclaim a sandbox: whatever uses it meets ``SandboxGone``."""
-        self._machine(sandbox_id).end("the provider reclaimed it")
+        self.machine(sandbox_id).end("the provider reclaimed it")
 
     # What the core asks of an adapter.
 
@@ -261,7 +278,9 @@ class FakeBackend(BaseBackend):
             timeout=timeout,
             metadata=metadata,
         )
-        self.calls[:] = [replace(each, sandbox_id=sandbox.id) if each is call else each for each in self.calls]
+        self.calls[:] = [
+            replace(each, sandbox_id=sandbox.id) if each is call else each for each in self.calls
+        ]
         return sandbox
 
     async def _provision(self, request: SandboxRequest) -> FakeSandbox:
@@ -278,7 +297,7 @@ class FakeBackend(BaseBackend):
     async def _attach(self, sandbox_id: str) -> FakeSandbox:
         self.calls.append(Call("connect", sandbox_id))
         await anyio.lowlevel.checkpoint()
-        machine = self._machine(sandbox_id)
+        machine = self.machine(sandbox_id)
         machine.expire_if_due()
         if machine.ended is not None:
             raise ConnectError(f"Sandbox {sandbox_id!r} has ended: {machine.ended}.")
@@ -330,11 +349,6 @@ class FakeBackend(BaseBackend):
         machine = Machine(f"fake-{next(self._ids):04}", request, self._clock)
         self._machines[machine.id] = machine
         return self._handle(machine)
-
-    def _machine(self, sandbox_id: str) -> Machine:
-        if sandbox_id not in self._machines:
-            raise ConnectError(f"The fake never had a sandbox {sandbox_id!r}.")
-        return self._machines[sandbox_id]
 
     def _handle(self, machine: Machine) -> FakeSandbox:
         return FakeSandbox(

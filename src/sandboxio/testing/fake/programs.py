@@ -283,7 +283,7 @@ def _integer(text: str) -> int | None:
 
 
 def _duration(text: str) -> float | None:
-    unit = {"s": 1, "m": 60, "h": 3600, "d": 86400}.get(text[-1:], None)
+    unit = {"s": 1, "m": 60, "h": 3600, "d": 86400}.get(text[-1:])
     number = text if unit is None else text[:-1]
     if number == "infinity":
         return math.inf

@@ -107,7 +107,9 @@ class Values:
     def mapping(self, node: ast.Dict) -> dict[Any, Any]:
         if any(key is None for key in node.keys):
             raise NotRecognised(f"** on line {node.lineno}")
-        return {self.of(key): self.of(value) for key, value in zip(node.keys, node.values, strict=True) if key}
+        return {
+            self.of(key): self.of(value) for key, value in zip(node.keys, node.values, strict=True) if key
+        }
 
     def subscript(self, node: ast.Subscript) -> Any:
         if isinstance(node.slice, ast.Slice):
@@ -192,7 +194,11 @@ def _check_size(kind: ast.operator, left: Any, right: Any) -> None:
                 size: int = len(many) * times  # pyright: ignore[reportUnknownArgumentType]
                 if size > MAX_LENGTH:
                     raise NotRecognised("a value of that size")
-        if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > MAX_BITS:
+        if (
+            isinstance(left, int)
+            and isinstance(right, int)
+            and left.bit_length() + right.bit_length() > MAX_BITS
+        ):
             raise NotRecognised("a number of that size")
     if isinstance(kind, ast.Pow) and (
         not isinstance(left, (int, float))
@@ -231,7 +237,7 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.IsNot: operator.is_not,
 }
 _TEXT_METHODS = frozenset(
-    "upper lower strip lstrip rstrip title capitalize split splitlines startswith endswith".split()
+    ["upper", "lower", "strip", "lstrip", "rstrip", "title", "capitalize", "split", "splitlines", "startswith", "endswith"]
 )
 BUILTINS: dict[str, Callable[..., Any]] = {
     "abs": abs,

@@ -154,7 +154,13 @@ class FakeSandbox(BaseSandbox):
         return self._machine
 
     def _execution(
-        self, kind: Kind, text: str, program: Callable[[Run], Program], *, env: Mapping[str, str], seconds: float
+        self,
+        kind: Kind,
+        text: str,
+        program: Callable[[Run], Program],
+        *,
+        env: Mapping[str, str],
+        seconds: float,
     ) -> Execution:
         def scripted_or_virtual(run: Run) -> Program:
             rule = self._script.answer(kind, text)

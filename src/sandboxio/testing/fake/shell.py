@@ -20,8 +20,7 @@ from .tree import File, Folder
 from .words import NotUnderstood, Operator, Word, expand, join, tokens
 
 _RESERVED = frozenset(
-    "if then else elif fi for while until do done case esac in function { } ! [ [[ test set eval wait "
-    "read shift source . local alias getopts ulimit umask kill jobs fg bg unset command type".split()
+    ["if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac", "in", "function", "{", "}", "!", "[", "[[", "test", "set", "eval", "wait", "read", "shift", "source", ".", "local", "alias", "getopts", "ulimit", "umask", "kill", "jobs", "fg", "bg", "unset", "command", "type"]
 )
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 
@@ -96,9 +95,9 @@ class _Redirect:
 
 @dataclass
 class _Command:
-    assignments: list[tuple[str, Word]] = field(default_factory=lambda: [])
-    words: list[Word] = field(default_factory=lambda: [])
-    redirects: list[_Redirect] = field(default_factory=lambda: [])
+    assignments: list[tuple[str, Word]] = field(default_factory=list)
+    words: list[Word] = field(default_factory=list)
+    redirects: list[_Redirect] = field(default_factory=list)
 
 
 @dataclass
@@ -227,9 +226,7 @@ class _State:
         return {name: text for name, text in self.variables.items() if name in self.exported}
 
     def copy(self) -> _State:
-        return _State(
-            self.context, dict(self.variables), set(self.exported), self.arguments, self.status
-        )
+        return _State(self.context, dict(self.variables), set(self.exported), self.arguments, self.status)
 
 
 def _run_list(script: list[_AndOr], state: _State) -> Program:
@@ -314,7 +311,9 @@ def _run_command(command: _Command, state: _State) -> Program:
             else:
                 to[redirect.descriptor] = _opened(name, context, append=redirect.kind == ">>")
         except OSError as error:
-            yield err(f"sh: 1: cannot {'open' if redirect.kind == '<' else 'create'} {name}: {error.strerror}\n")
+            yield err(
+                f"sh: 1: cannot {'open' if redirect.kind == '<' else 'create'} {name}: {error.strerror}\n"
+            )
             return 2
     if not words:
         for name, text in assigned.items():

@@ -38,7 +38,7 @@ class Device:
 class Folder:
     """Names to what they stand for."""
 
-    entries: dict[str, Node] = field(default_factory=lambda: {})
+    entries: dict[str, Node] = field(default_factory=dict)
 
 
 Node: TypeAlias = File | Device | Folder
