@@ -108,6 +108,7 @@ def test_a_program_that_catches_ctrl_c_goes_on_with_its_sandbox(start: Start, ma
             print(sandbox.run(["echo", "alive"]).stdout, end="", flush=True)
             with sandbox.stream(["sleep", "{marker}"]) as process:
                 try:
+                    print("streaming", flush=True)
                     process.wait()
                 except KeyboardInterrupt:
                     print("again", flush=True)
@@ -120,7 +121,9 @@ def test_a_program_that_catches_ctrl_c_goes_on_with_its_sandbox(start: Start, ma
     assert program.stdout is not None
     assert program.stdout.readline() == "caught\n"
     assert program.stdout.readline() == "alive\n"
-    until(lambda: len(sleepers(marker)) == 1, "the first two are dead and the stream runs")
+    assert program.stdout.readline() == "streaming\n"
+    assert len(sleepers(marker)) == 1  # the first two are dead
+    time.sleep(0.05)  # to be inside wait(); before it, Ctrl-C is caught just the same
     program.send_signal(signal.SIGINT)
     code, out, err = finish(program)
     assert (code, out, err) == (0, "again\n137\n1\n", "")

@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import anyio
 
-import sandboxio
+from sandboxio import registry
 from sandboxio._dsn import parse
 from sandboxio.errors import OrphanedSandboxWarning, SandboxError
 from sandboxio.models import BackendConfig, Capability
-from sandboxio.protocols import AsyncSandbox
+from sandboxio.protocols import AsyncSandbox, ReportingBackend
 
 from . import egress
 from .output import Output, error_dict
@@ -104,8 +104,14 @@ class Demo:
         _print(step, self.output)
 
     async def _create(self) -> tuple[Status, str]:
-        self.sandbox = sandbox = await sandboxio.create(self.config)
-        return "ok", f"{self.config.backend} sandbox {sandbox.id[:12]}, tier {sandbox.isolation.value}"
+        config = self.config
+        backend = registry.resolve(config.backend)
+        with self.output.progress() as bar:
+            if isinstance(backend, ReportingBackend):
+                backend = backend.reporting(bar)
+            sandbox = await backend.create(template=config.template, timeout=config.timeout)
+        self.sandbox = sandbox
+        return "ok", f"{config.backend} sandbox {sandbox.id[:12]}, tier {sandbox.isolation.value}"
 
     async def _run_code(self) -> tuple[Status, str]:
         result = await self._live.run_code(f"print({GREETING!r})", timeout=60)

@@ -15,14 +15,17 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, TextIO
 
 from sandboxio.errors import SandboxError
+from sandboxio.models import Progress
 
 NARROWEST = 30
 """Columns below which wrapping makes things worse."""
 _COLOURS = {"ok": "32", "FAIL": "1;31", "skip": "36", "title": "1"}
+ERASE_LINE = "\r\033[K"
+"""To the first column, and clear to the end: ECMA-48 EL."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
@@ -57,7 +60,7 @@ class Output:
         columns = f"  {status:<4}  {_escaped(name):<{name_width}}  "
         if self._width and self._width - len(columns) < NARROWEST:
             head = f"  {status:<4}  {_escaped(name)}"
-            lines = [head, *self._wrapped(_escaped(detail), 8, 0)] if detail else [head]
+            lines = [head, *self._wrapped(_escaped(detail).strip(), 8, 0)]
         else:
             lines = self._wrapped(columns + _escaped(detail), 0, len(columns))
         lines[0] = lines[0].replace(status, self.paint(status, status), 1)
@@ -71,7 +74,21 @@ class Output:
     def title(self, text: str) -> None:
         """A heading."""
         if not self.as_json:
-            self._write(self.paint(_escaped(text), "title") + "\n")
+            lines = self._wrapped(_escaped(text), 0, 2)
+            self._write("\n".join(self.paint(line, "title") for line in lines) + "\n")
+
+    @contextlib.contextmanager
+    def progress(self) -> Generator[Callable[[Progress], None]]:
+        """What to call while something long goes on: one line that is overwritten, and gone at the end.
+
+        Only on a terminal, and only once there is something to tell.
+        """
+        bar = ProgressLine(self._width)
+        try:
+            yield self._show(bar)
+        finally:
+            if bar.shown:
+                self._write(ERASE_LINE)
 
     def error(self, error: SandboxError) -> None:
         """An error that ended the command: on stderr, or as the JSON result."""
@@ -92,6 +109,13 @@ class Output:
                 self._stream.flush()
             except BrokenPipeError:
                 self._reader_left()
+
+    def _show(self, bar: ProgressLine) -> Callable[[Progress], None]:
+        def show(progress: Progress) -> None:
+            if self.is_terminal and not self.as_json and (line := bar.after(progress)):
+                self._write(f"{ERASE_LINE}{line}")
+
+        return show
 
     def _wrapped(self, text: str, indent: int, hang: int) -> list[str]:
         if not self._width:
@@ -124,6 +148,38 @@ class Output:
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, sys.stdout.fileno())
         os.close(devnull)
+
+
+class ProgressLine:
+    """The parts of one long step, added up to a line; no I/O.
+
+    >>> bar = ProgressLine(60)
+    >>> bar.after(Progress("Downloading", "a", 2 << 20, 8 << 20))
+    'Downloading: 2 of 8 MiB'
+    >>> bar.after(Progress("Downloading", "b", 1 << 20, 2 << 20))
+    'Downloading: 3 of 10 MiB'
+    >>> bar.after(Progress("Downloading", "b", 1 << 20, 2 << 20))
+    ''
+    """
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._parts: dict[tuple[str, str], tuple[int, int]] = {}
+        self.shown = ""
+
+    def after(self, progress: Progress) -> str:
+        """The line to show now; "" if it has not changed."""
+        line = progress.status
+        if progress.current is not None and progress.total:
+            self._parts[progress.status, progress.part] = (progress.current, progress.total)
+            same = [numbers for (status, _), numbers in self._parts.items() if status == progress.status]
+            current, total = (sum(numbers) / (1 << 20) for numbers in zip(*same, strict=True))
+            line = f"{progress.status}: {current:.0f} of {total:.0f} MiB"
+        line = _escaped(line)[: max(self._width - 1, NARROWEST)]
+        if line == self.shown:
+            return ""
+        self.shown = line
+        return line
 
 
 def say(text: str) -> None:
