@@ -17,7 +17,6 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import cached_property
 from types import TracebackType
 from typing import ClassVar, Self, cast
 
@@ -106,6 +105,7 @@ class BaseSandbox(ABC):
         self._output_limit = output_limit
         self._owner_pid = os.getpid()
         self._gone: str | None = None
+        self._files: BaseFileSystem | None = None
 
     # What an adapter supplies.
 
@@ -170,10 +170,12 @@ class BaseSandbox(ABC):
         """How this sandbox is isolated."""
         return self._isolation
 
-    @cached_property
+    @property
     def files(self) -> BaseFileSystem:
         """Its files."""
-        return BaseFileSystem(self, self._transfer())
+        if self._files is None:
+            self._files = BaseFileSystem(self, self._transfer())
+        return self._files
 
     async def run(
         self,
