@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import cached_property
 from types import TracebackType
 from typing import ClassVar, Self, cast
 
