@@ -88,7 +88,7 @@ _TABLE: Final[tuple[tuple[str, Fault], ...]] = (
     (r"is not running|container state improper|cannot exec in a stopped", Fault.NOT_RUNNING),
     (r"no such container|no container with", Fault.NO_SUCH_CONTAINER),
     (r"range of cpus is from|greater than .* cpus", Fault.TOO_MANY_CPUS),
-    (r"unknown or invalid runtime|unknown runtime|runtime .* not found", Fault.NO_SUCH_RUNTIME),
+    (r"unknown or invalid runtime|unknown runtime|runtime \S+ not found", Fault.NO_SUCH_RUNTIME),
     (r"unable to find (user|group)|no matching entries in (passwd|group)", Fault.NO_SUCH_USER),
     (r"interrupted system call", Fault.START_INTERRUPTED),
     (r"resource temporarily unavailable|pids? limit", Fault.NO_PROCESSES),
