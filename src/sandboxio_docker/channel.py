@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from sandboxio.adapter import Execution, FileTransfer
+from sandboxio.errors import ConfigurationError
 
 SHELL = "/bin/sh"
 """What runs a command given as one string."""
@@ -55,3 +56,11 @@ def source_bytes(code: str) -> bytes:
     b'# -*- codxng: latin-1 -*-'
     """
     return _COOKIE.sub(r"\1x\2", code.removeprefix("\ufeff"), count=1).encode()
+
+
+def too_long() -> ConfigurationError:
+    """The error for a command line that the kernel of the sandbox refuses with E2BIG."""
+    return ConfigurationError(
+        "Arguments and environment are together longer than Linux passes to a program (usually 2 MiB).",
+        hint="Write the data to a file with files.write() and pass the path.",
+    )

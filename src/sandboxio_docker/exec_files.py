@@ -50,7 +50,7 @@ t=${p%/*}/.sandboxio-$4
 umask 077
 trap 'rm -f "$t"' EXIT
 trap 'exit 71' HUP INT TERM PIPE
-{ : >"$t"; } 2>/dev/null || exit 67
+true 2>/dev/null >"$t" || exit 67
 head -c "$size" >"$t" || exit 70
 [ $(wc -c <"$t") = "$size" ] || exit 71
 chmod "${mode:-644}" "$t" || exit 70

@@ -7,6 +7,9 @@ A command that could not be started makes the engine write its own words into st
 everything (20.10; other versions differ). Here that text goes to stderr, and the code is 127 for a
 program that does not exist and 126 for one that cannot be executed. Two of these failures certainly
 happened before the program and can be mended; such a start is tried once more.
+
+Docker 20.10 tells of the ends in one container one after another, and waits up to four seconds for output
+that a background child still holds. So after such a command the next ones may seem to last longer.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from sandboxio.adapter import Execution, Exit
 from sandboxio.errors import ConnectError
 from sandboxio.models import OutputChunk
 
+from .channel import too_long
 from .ending import Ending
 from .engine import Engine, EngineError, EngineUnavailable, Fault, Hijacked
 from .faults import classify
@@ -41,14 +45,18 @@ DRAIN_MOST: Final = 16 << 20
 """Bytes that a background child may add meanwhile before the run is over all the same."""
 UNSENT: Final = 0.3
 """Seconds after which a start that the engine does not know counts as never sent."""
+HELPER_OUTPUT: Final = 1 << 16
+"""Bytes of a helper's output that are kept."""
 LEAVING: Final = 50
 """Times 10 ms that a helper gets to remove its temporary file when its stdin was cut off."""
 CHUNK: Final = 1 << 16
 
 _REFUSAL = re.compile(
-    rb"(OCI runtime|unable to find (user|group)|runc|crun|exec failed|cannot exec|failed to)", re.IGNORECASE
+    rb"OCI runtime|unable to find (user|group)|runc|crun|exec |cannot exec|failed to", re.IGNORECASE
 )
 """How the engine's own words begin where a command's output should."""
+_TOO_LONG = re.compile(rb"exec [^\n]*: argument list too long\s*\Z")
+"""The runtime's words for E2BIG; its exit code is 1."""
 _MENDABLE: Final = (Fault.NO_SUCH_FOLDER, Fault.START_INTERRUPTED)
 
 
@@ -112,8 +120,8 @@ class ExecHost:
                 return
             markers = tuple(self.doomed)
             helper = ExecRun(self, kill_command(markers), plain=True, folder="/")
-            code, output = await helper.whole()
-            if code != DEAD:
+            code, output = await helper.whole(DEAD)
+            if not output.endswith(DEAD):
                 words = output[-300:].decode("utf-8", "replace")
                 raise ConnectError(f"The helper that kills a run ended with {code}: {words}")
             self.doomed = [each for each in self.doomed if each not in markers]
@@ -210,28 +218,29 @@ class ExecRun(Execution):
         """A piece that has arrived, or None."""
         return self._ready.popleft() if self._ready else None
 
-    async def whole(self, limit: int = 1 << 20) -> tuple[int, bytes]:
-        """Start, read to the end, close: exit code and the first ``limit`` bytes of both streams."""
+    async def whole(self, last: bytes | None = None) -> tuple[int | None, bytes]:
+        """Start, read to the end or until ``last`` came, close: exit code and what was printed."""
         output = bytearray()
         try:
             await self.start()
             while (chunk := await self.receive()) is not None:
-                output += chunk.data[: limit - len(output)]
+                output += chunk.data[: HELPER_OUTPUT - len(output)]
+                if last is not None and output.endswith(last):
+                    break
         finally:
             self.close()
-        assert self.exit is not None
-        return self.exit.exit_code, bytes(output)
+        return self.exit.exit_code if self.exit else None, bytes(output)
 
     async def kill(self) -> None:
         """Kill the command with its descendants; see ``killer.py`` for what is found."""
         if self.exit is not None:
             return
         self._drain_now()
-        if self._feed:
-            self.close()  # its stdin ends, and it tidies up after itself
+        # Unread output would keep the engine from telling of any end in this container for seconds; and
+        # a helper whose stdin ends tidies up after itself.
+        self.close()
         if self._asked and await self._has_started() and not (self._feed and await self._leaves()):
             await self._host.kill(self._marker)
-        self._drain_now()
         self._end(Exit(KILLED))
 
     def close(self) -> None:
@@ -289,7 +298,7 @@ class ExecRun(Execution):
     def _take(self, data: bytes) -> None:
         self._demux.feed(data)
         while (chunk := self._demux.next_chunk()) is not None:
-            if self._first and chunk.stream == "stdout" and _REFUSAL.match(chunk.data):
+            if self._first and _REFUSAL.match(chunk.data):
                 self._held = chunk  # perhaps not the command's; the end tells
             else:
                 self._release()
@@ -321,6 +330,8 @@ class ExecRun(Execution):
         if self._held is not None and code in (126, 127) and not state.get("Pid"):
             await self._not_started(self._held.data.decode("utf-8", "replace"))
             return
+        if self._held is not None and code == 1 and _TOO_LONG.match(self._held.data):
+            raise too_long()
         ending = self._host.ending
         if code == KILLED and not self._plain and await ending.ended():
             self._release()

@@ -15,7 +15,6 @@ import anyio
 
 from sandboxio.adapter import Execution, Exit
 from sandboxio.errors import (
-    ConfigurationError,
     ConnectError,
     FileSystemError,
     ResourceLimitExceeded,
@@ -23,10 +22,10 @@ from sandboxio.errors import (
 )
 from sandboxio.models import OutputChunk
 
+from .channel import too_long
 from .guest_link import GuestLink, as_bytes, encoded
 from .guest_protocol import (
     LAST,
-    MAX_REQUEST,
     ConnectionLost,
     End,
     Ending,
@@ -186,7 +185,7 @@ class GuestRun(GuestOperation):
             )
         except ValueError as error:
             self.close()
-            raise _too_long() from error
+            raise too_long() from error
         await self.begin(request)
         if self._stdin is not None:
             await self._feed(self._stdin)
@@ -252,7 +251,7 @@ class GuestRun(GuestOperation):
                 "The working folder /work is gone and cannot be made again.", hint="Create a new sandbox."
             )
         if event.errno_name == "E2BIG":
-            return _too_long()
+            return too_long()
         if event.errno_name in ("EAGAIN", "ENOMEM", "EMFILE", "ENFILE"):
             return ResourceLimitExceeded(
                 f"The sandbox could not start a process ({event.errno_name}): "
@@ -273,11 +272,3 @@ class GuestJob(GuestOperation):
         if isinstance(event, LAST):
             self.exit = Exit(0)
         return event
-
-
-def _too_long() -> ConfigurationError:
-    return ConfigurationError(
-        f"Arguments and environment are together longer than Linux passes to a program "
-        f"(at most {MAX_REQUEST >> 20} MiB, often 2).",
-        hint="Write the data to a file with files.write() and pass the path.",
-    )

@@ -21,9 +21,9 @@ from typing import Final
 MARKER: Final = "SANDBOXIO_RUN"
 """Environment variable that carries a run's token."""
 
-DEAD: Final = 0
-ALIVE: Final = 1
-"""Exit codes of the script: nothing of the run is alive, or it did not get there."""
+DEAD: Final = b"dead\n"
+"""What the script prints once nothing of the runs is alive. Its exit code says the same, but later: an
+engine may wait seconds for another exec's output before it tells of an end (Docker 20.10)."""
 
 _SCRIPT: Final = r"""
 name=$1 marks=$2 self=$$ seen=' ' known=' ' sessions=' ' stopped=' '
@@ -106,7 +106,7 @@ while [ "$alive" ]; do
     look
   fi
 done
-exit 0
+echo dead
 """
 
 
