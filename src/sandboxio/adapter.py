@@ -332,7 +332,7 @@ class BaseSandbox(ABC):
     def mark_gone(self, why: str) -> None:
         """Remember that the sandbox has ended; later calls say ``why``."""
         if self._gone is None:
-            self._gone = self.redactor.text(why)
+            self._gone = self.redactor.text(why).rstrip(".")
             self._close()
 
     @asynccontextmanager
