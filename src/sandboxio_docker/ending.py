@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio
 
-from sandboxio.errors import SandboxError, SandboxGone
+from sandboxio.errors import ConnectError, SandboxError, SandboxGone
 
 from .engine import Engine, EngineError, EngineUnavailable, Fault
 
 LOOK: Final = 1.0
 """Seconds that an explanation may take; without one, the error says less."""
+FOLLOWS: Final = 5
+"""Looks, 20 ms apart, until a container whose processes are killed one by one shows as ended."""
 
 _GONE: Final = frozenset({Fault.NO_SUCH_CONTAINER, Fault.NOT_RUNNING, Fault.REMOVING, Fault.NO_SUCH_EXEC})
 
@@ -55,12 +58,33 @@ class Ending:
                 code = _attributes(event).get("exitCode")
         return self._told(code, oom=oom and str(code) == "137", outside=outside)
 
+    async def ends(self) -> bool:
+        """As :meth:`ended`, when a process of the container was killed and the rest may follow."""
+        for _ in range(FOLLOWS):
+            if await self.ended():
+                return True
+            await anyio.sleep(0.02)
+        return False
+
     async def ended(self) -> bool:
         """True if the container certainly runs no more; False if it runs or nothing can be learnt."""
         if any(_action(event) in ("die", "destroy") for event in await self.past_events()):
             return True
         state = await self.state()
         return state is not None and not state.get("Running")
+
+    async def check_paused(self) -> None:
+        """Raise ``ConnectError`` if the container is paused. Lists, for that never waits for a container."""
+        found: list[dict[str, Any]] = []
+        with anyio.move_on_after(LOOK), suppress(EngineError, EngineUnavailable):
+            found = await self.engine.get_json(
+                "/containers/json", params={"filters": {"id": [self.container]}}
+            )
+        if any(entry.get("State") == "paused" for entry in found):
+            raise ConnectError(
+                f"The container {self.container[:12]} is paused.",
+                hint=f"Resume it with `docker unpause {self.container[:12]}`, or create a new sandbox.",
+            )
 
     async def ooms(self) -> int:
         """How often the kernel has killed something in the container for memory, as the engine saw it."""

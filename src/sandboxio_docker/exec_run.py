@@ -333,7 +333,7 @@ class ExecRun(Execution):
         if self._held is not None and code == 1 and _TOO_LONG.match(self._held.data):
             raise too_long()
         ending = self._host.ending
-        if code == KILLED and not self._plain and await ending.ended():
+        if code == KILLED and not self._plain and await ending.ends():
             self._release()
             raise await ending.explained()
         ended = Exit(code) if self._plain else await self._judged(code)

@@ -41,6 +41,8 @@ from .mux import Channel
 
 KILLED: Final = 137
 """128 + SIGKILL."""
+FIRST_WORD: Final = 1.0
+"""Seconds until an operation of which nothing is heard asks the engine whether the sandbox is paused."""
 
 
 class GuestOperation(Execution):
@@ -53,6 +55,8 @@ class GuestOperation(Execution):
         self._reading = anyio.Lock(fast_acquire=True)
         self._events: deque[Event] = deque()
         self._over = False
+        self._alive = False
+        self._frozen = False
         self._fate: Fate | None = None
 
     @property
@@ -94,13 +98,27 @@ class GuestOperation(Execution):
             self._events.append(Killed(self._op, Fate.DEAD))  # for the other task that waits
             return
         try:
-            event = await self._channel.receive()
+            event = await self._heard(self._channel)
         except ConnectionLost as error:
             raise await self._link.lost(error) from error
         if isinstance(event, Killed):
             self._fate = event.fate
         self._over = self._over or isinstance(event, LAST)
         self._events.append(event)
+
+    async def _heard(self, channel: Channel[Event]) -> Event:
+        """The next event; the first one is not waited for in silence, since a paused guest is silent."""
+        while True:
+            with anyio.move_on_after(None if self._alive else FIRST_WORD):
+                event = await channel.receive()
+                self._alive = True
+                return event
+            self._alive = True  # looked once
+            try:
+                await self._link.ending.check_paused()
+            except ConnectError:
+                self._frozen = True
+                raise
 
     async def start(self) -> None:
         """Begin."""
@@ -110,14 +128,17 @@ class GuestOperation(Execution):
         return None
 
     async def kill(self) -> None:
-        """Return when the guest has confirmed that nothing of it is left."""
+        """Return when the guest has confirmed that nothing of it is left.
+
+        A paused guest confirms nothing; it finds the request and its KILL together when it goes on.
+        """
         if self._channel is None or self._fate is not None or (self._over and self.exit is not None):
             return
         try:
             await self._channel.send(self._link.protocol.kill(self._op))
         except ConnectionLost as error:
             raise await self._link.lost(error) from error
-        while self._fate is None:
+        while self._fate is None and not self._frozen:
             async with self._reading:
                 if self._fate is None:
                     await self._read()

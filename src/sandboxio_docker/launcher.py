@@ -67,9 +67,19 @@ exec(compile(text, "<sandboxio guest>", "exec"), names)
 names["main"](sys.argv[1:5], began)
 """
 
+# Without a network the engine makes no /etc/hosts, and localhost would have no address ($4, see below).
 # A line on stdin is the guest's program, sent before the host knew: it is read and dropped. Where the
 # lifeline is off, opening the own stdin for writing keeps it from ever ending.
 _STAY: Final = r"""
+named() {
+  while read -r _ names; do
+    case " $names " in *[[:space:]]localhost[[:space:]]*) return 0 ;; esac
+  done
+  return 1
+}
+if [ "$4" = 1 ] && ! named </etc/hosts 2>/dev/null; then
+  printf '127.0.0.1\tlocalhost\n::1\tlocalhost\n' >>/etc/hosts
+fi 2>/dev/null
 echo "sandboxio: no python3 of version 3.8 or newer"
 keep='[ "$2" = 1 ] || ! (exec 0<>/proc/self/fd/0) 2>/dev/null || exec 0<>/proc/self/fd/0
   while IFS= read -r -t "$1" line; do :; done; exit 0'
