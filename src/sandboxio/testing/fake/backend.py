@@ -56,7 +56,7 @@ _numbers = itertools.count(1)
 
 
 class FakeBackend(BaseBackend):
-    """Sandboxes that execute nothing, for tests; it passes the contract suite.
+    r"""Sandboxes that execute nothing, for tests; it passes the contract suite.
 
     Args:
         capabilities: What to declare; a part of the default, to test how code copes with less.
@@ -71,12 +71,12 @@ class FakeBackend(BaseBackend):
     >>> import anyio
     >>> from sandboxio.testing import FakeBackend
     >>> fake = FakeBackend()
-    >>> fake.on_run(match="pytest", returns=ExecResult(1, "1 failed\\n", ""))
+    >>> fake.on_run(match="pytest", returns=ExecResult(1, "1 failed\n", ""))
     >>> async def main():
     ...     async with await fake.create() as sandbox:
     ...         return (await sandbox.run(["pytest", "-q"])).stdout
     >>> anyio.run(main)
-    '1 failed\\n'
+    '1 failed\n'
     >>> [call.op for call in fake.calls]
     ['create', 'run', 'kill']
     """

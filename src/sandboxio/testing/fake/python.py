@@ -12,10 +12,9 @@ import builtins
 import socket
 import sys
 import urllib.error
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Generator, Sequence
 
-from sandboxio.models import RichOutput
+from sandboxio.models import OutputChunk, RichOutput
 
 from .context import Context
 from .python_values import BUILTINS, Answer, Dotted, NotRecognised, Values
@@ -80,9 +79,9 @@ class _Runner:
         for statement in body:
             self.line = statement.lineno
             if isinstance(statement, ast.Expr):
-                value = yield from self._expression(statement.value)
-                if show_last and statement is body[-1] and value is not None:
-                    self._context.run.results = (RichOutput("text/plain", repr(value)),)
+                shown = yield from self._expression(statement.value)
+                if show_last and statement is body[-1] and shown is not None:
+                    self._context.run.results = (RichOutput("text/plain", shown),)
             else:
                 yield from self._statement(statement)
         return 0
@@ -115,8 +114,8 @@ class _Runner:
                 raise NotRecognised(f"{type(statement).__name__} on line {statement.lineno}")
         return 0
 
-    def _expression(self, node: ast.expr) -> Any:
-        """The value of a statement that is only an expression; prints and sleeps on the way."""
+    def _expression(self, node: ast.expr) -> Generator[Pause | OutputChunk, None, str | None]:
+        """What a statement that is only an expression shows; it prints and sleeps on the way."""
         if isinstance(node, ast.Call):
             called = self._called(node.func)
             if called == "print":
@@ -125,14 +124,14 @@ class _Runner:
             if called in ("sys.stdout.write", "sys.stderr.write") and len(node.args) == 1:
                 text = str(self._values.of(node.args[0]))
                 yield out(text) if called == "sys.stdout.write" else err(text)
-                return len(text)
+                return None
             if called == "time.sleep" and len(node.args) == 1:
                 yield Pause(float(self._values.of(node.args[0])))
                 return None
             if called in ("sys.exit", "exit", "quit", "os._exit"):
                 raise SystemExit(self._values.of(node.args[0]) if node.args else None)
         value = self._values.of(node)
-        return None if isinstance(value, (Answer, Dotted)) else value
+        return None if value is None or isinstance(value, (Answer, Dotted)) else repr(value)
 
     def _called(self, node: ast.expr) -> str:
         """The full name of what is called, as far as it can be seen."""
@@ -143,7 +142,7 @@ class _Runner:
             return f"{self._called(node.value)}.{node.attr}"
         return ""
 
-    def _print(self, node: ast.Call) -> Any:
+    def _print(self, node: ast.Call) -> OutputChunk:
         options = {"sep": " ", "end": "\n"}
         to_stderr = False
         for word in node.keywords:

@@ -10,7 +10,7 @@ import ast
 import operator
 import socket
 import urllib.error
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,7 +147,7 @@ class Values:
         if isinstance(value, str) and node.attr in _TEXT_METHODS:
             return lambda: getattr(value, node.attr)(*arguments)
         if isinstance(value, dict) and node.attr == "get":
-            return lambda: value.get(*arguments)  # pyright: ignore[reportUnknownMemberType]
+            return lambda: dict.get(value, *arguments)  # pyright: ignore[reportUnknownMemberType, reportUnknownLambdaType]
         if isinstance(value, Answer) and node.attr in ("read", "getcode", "close"):
             return lambda: {"read": value.body, "getcode": value.status}.get(node.attr)
         if isinstance(value, Dotted):
@@ -181,7 +181,7 @@ class Values:
 
 
 def _checked(value: Any) -> Any:
-    if isinstance(value, (str, bytes, list, tuple, dict, set)) and len(value) > MAX_LENGTH:  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(value, Sized) and len(value) > MAX_LENGTH:
         raise NotRecognised("a value of that size")
     return value
 
@@ -190,8 +190,8 @@ def _check_size(kind: ast.operator, left: Any, right: Any) -> None:
     """Refuse what would take long, before it is computed."""
     if isinstance(kind, ast.Mult):
         for many, times in ((left, right), (right, left)):
-            if isinstance(many, (str, bytes, list, tuple)) and isinstance(times, int):
-                size: int = len(many) * times  # pyright: ignore[reportUnknownArgumentType]
+            if isinstance(many, Sequence) and isinstance(times, int):
+                size = len(many) * times  # pyright: ignore[reportUnknownArgumentType]
                 if size > MAX_LENGTH:
                     raise NotRecognised("a value of that size")
         if (
@@ -214,10 +214,10 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
+    ast.Div: lambda left, right: left / right,
+    ast.FloorDiv: lambda left, right: left // right,
     ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
+    ast.Pow: lambda left, right: left**right,
 }
 _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
     ast.USub: operator.neg,
@@ -237,7 +237,19 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.IsNot: operator.is_not,
 }
 _TEXT_METHODS = frozenset(
-    ["upper", "lower", "strip", "lstrip", "rstrip", "title", "capitalize", "split", "splitlines", "startswith", "endswith"]
+    {
+        "capitalize",
+        "endswith",
+        "lower",
+        "lstrip",
+        "rstrip",
+        "split",
+        "splitlines",
+        "startswith",
+        "strip",
+        "title",
+        "upper",
+    }
 )
 BUILTINS: dict[str, Callable[..., Any]] = {
     "abs": abs,

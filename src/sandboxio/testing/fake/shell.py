@@ -19,9 +19,14 @@ from .steps import Program, err, fixed
 from .tree import File, Folder
 from .words import NotUnderstood, Operator, Word, expand, join, tokens
 
-_RESERVED = frozenset(
-    ["if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac", "in", "function", "{", "}", "!", "[", "[[", "test", "set", "eval", "wait", "read", "shift", "source", ".", "local", "alias", "getopts", "ulimit", "umask", "kill", "jobs", "fg", "bg", "unset", "command", "type"]
-)
+# fmt: off
+_RESERVED = frozenset({
+    "!", ".", "[", "[[", "alias", "bg", "case", "command", "do", "done", "elif", "else", "esac",
+    "eval", "fg", "fi", "for", "function", "getopts", "if", "in", "jobs", "kill", "local", "read",
+    "set", "shift", "source", "test", "then", "type", "ulimit", "umask", "unset", "until", "wait",
+    "while", "{", "}",
+})
+# fmt: on
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 
 
@@ -95,9 +100,9 @@ class _Redirect:
 
 @dataclass
 class _Command:
-    assignments: list[tuple[str, Word]] = field(default_factory=list)
-    words: list[Word] = field(default_factory=list)
-    redirects: list[_Redirect] = field(default_factory=list)
+    assignments: list[tuple[str, Word]] = field(default_factory=list[tuple[str, Word]])
+    words: list[Word] = field(default_factory=list[Word])
+    redirects: list[_Redirect] = field(default_factory=list[_Redirect])
 
 
 @dataclass

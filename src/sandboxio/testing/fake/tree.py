@@ -38,7 +38,7 @@ class Device:
 class Folder:
     """Names to what they stand for."""
 
-    entries: dict[str, Node] = field(default_factory=dict)
+    entries: dict[str, Node] = field(default_factory=dict[str, "Node"])
 
 
 Node: TypeAlias = File | Device | Folder

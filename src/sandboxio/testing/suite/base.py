@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar, cast
 
 import anyio
 import pytest
+from anyio.abc import TaskGroup
 
 from sandboxio.errors import SandboxError
 from sandboxio.models import Capability, ManagedSandbox, Resources
@@ -211,10 +212,9 @@ class Contract:
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Called by pytest for each test of the class, while it collects."""
-        if not hasattr(metafunc.cls, "backend"):
-            name = getattr(metafunc.cls, "__name__", "The class")
+        if not hasattr(type(self), "backend"):
             raise pytest.Collector.CollectError(
-                f"{name} has no backend. Write in it:\n\n    backend = YourBackend()\n\n"
+                f"{type(self).__name__} has no backend. Write in it:\n\n    backend = YourBackend()\n\n"
                 "or a pytest fixture of that name that returns one."
             )
 
@@ -258,7 +258,8 @@ class Contract:
 
     async def created(self, *, label: str | None = None, **options: Any) -> AsyncSandbox:
         """A new sandbox with the suite's defaults."""
-        metadata = {**(options.pop("metadata", None) or {}), LABEL: label or new_mark()}
+        given: dict[str, str] = options.pop("metadata", None) or {}
+        metadata = {**given, LABEL: label or new_mark()}
         options = {"template": self.template, "timeout": 600, **options}
         return await cast("Backend", self.backend).create(metadata=metadata, **options)
 
@@ -321,6 +322,18 @@ class Contract:
             yield
         assert not scope.cancelled_caught, f"{what} did not end within {seconds:g} s"
 
+    @asynccontextmanager
+    async def tasks(self) -> AsyncGenerator[TaskGroup]:
+        """A task group out of which a failed or skipped check comes by itself, not in a group."""
+        judged: BaseException | None = None
+        try:
+            async with anyio.create_task_group() as group:
+                yield group
+        except* (AssertionError, pytest.skip.Exception) as checks:
+            judged = _first(checks)
+        if judged is not None:
+            raise judged
+
     async def assert_no_orphans(self, sandbox: AsyncSandbox, mark: str) -> None:
         """Fail if processes with this mark are still there after a while."""
         await self.until(
@@ -358,19 +371,14 @@ class Contract:
                 outcome.append(error)
                 raise
 
-        judged: BaseException | None = None
         async with self.within(3 * PATIENCE, "a cancelled operation"):
             try:
-                async with anyio.create_task_group() as tasks:
+                async with self.tasks() as tasks:
                     tasks.start_soon(perform)
                     await begun()
                     tasks.cancel_scope.cancel()
-            except* (AssertionError, pytest.skip.Exception) as group:
-                judged = _first(group)
             except* SandboxError:
                 pass  # the test judges what is in outcome
-        if judged is not None:
-            raise judged
         return outcome[0]
 
     def assert_cancelled(self, outcome: object) -> None:

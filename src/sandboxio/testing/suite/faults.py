@@ -125,7 +125,7 @@ class TimeoutTests(Contract):
                 caught[name] = error
 
         async with self.sandbox(timeout=5) as sandbox, self.within(3 * PATIENCE, "a sandbox of five seconds"):
-            async with anyio.create_task_group() as tasks:
+            async with self.tasks() as tasks:
                 tasks.start_soon(hang, "inherits", None)
                 tasks.start_soon(hang, "longer", 400)
             with pytest.raises(SandboxGone):
@@ -152,19 +152,21 @@ class TimeoutTests(Contract):
             except SandboxError as error:
                 caught.append(error)
 
-        async with self.sandbox() as sandbox, self.within(3 * PATIENCE, "a run in an expired sandbox"):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(hang, sandbox)
-                await self.assert_running(sandbox, mark)
-                await self.probe("expire_sandbox", sandbox)
+        async with (
+            self.sandbox() as sandbox,
+            self.within(3 * PATIENCE, "a run in an expired sandbox"),
+            self.tasks() as tasks,
+        ):
+            tasks.start_soon(hang, sandbox)
+            await self.assert_running(sandbox, mark)
+            await self.probe("expire_sandbox", sandbox)
         assert [type(error) for error in caught] == [SandboxGone]
 
     @needs(Capability.RUN_COMMAND)
     async def test_the_deadline_of_the_caller_is_no_sandbox_timeout(self) -> None:
         async with self.sandbox() as sandbox:
-            with pytest.raises(TimeoutError) as caught:
-                with anyio.fail_after(0.3):
-                    await sandbox.run(self.cmd_hang, timeout=500)
+            with pytest.raises(TimeoutError) as caught, anyio.fail_after(0.3):
+                await sandbox.run(self.cmd_hang, timeout=500)
             assert not isinstance(caught.value, SandboxError)
             with pytest.raises(SandboxTimeout) as ours:
                 await sandbox.run(self.cmd_hang, timeout=1)

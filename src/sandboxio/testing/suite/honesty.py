@@ -19,8 +19,9 @@ from .named import named
 
 USABLE = {
     Capability.RUN_COMMAND: "async def run(self, cmd, *, timeout=None, env=None) -> ExecResult",
-    Capability.RUN_CODE: "async def run_code(self, code, *, language='python', context_id=None, timeout=None) "
-    "-> ExecResult",
+    Capability.RUN_CODE: (
+        "async def run_code(self, code, *, language='python', context_id=None, timeout=None) -> ExecResult"
+    ),
     Capability.STATEFUL_CODE: "run_code(context_id=...)",
     Capability.STREAMING: "def stream(self, cmd, *, timeout=None, env=None) -> Process",
     Capability.FILESYSTEM: "files, with read, write, ls, mkdir and remove",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-import anyio
 import pytest
 
 from sandboxio.errors import ConnectError, SandboxError, SandboxGone
@@ -51,7 +50,7 @@ class LifecycleTests(Contract):
             assert await sandbox.files.read("number") == str(number).encode()
 
         try:
-            async with anyio.create_task_group() as tasks:
+            async with self.tasks() as tasks:
                 for number in range(3):
                     tasks.start_soon(make, number)
         finally:
@@ -91,7 +90,7 @@ class LifecycleTests(Contract):
 
     async def test_kills_at_the_same_time_all_succeed(self) -> None:
         sandbox = await self.created()
-        async with anyio.create_task_group() as tasks:
+        async with self.tasks() as tasks:
             for _ in range(3):
                 tasks.start_soon(sandbox.kill)
         await self.ended(sandbox)
@@ -107,11 +106,13 @@ class LifecycleTests(Contract):
             except SandboxError as error:
                 caught.append(error)
 
-        async with self.within(3 * PATIENCE, "a run in a sandbox that is killed"):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(hang)
-                await self.assert_running(sandbox, mark)
-                await sandbox.kill()
+        async with (
+            self.within(3 * PATIENCE, "a run in a sandbox that is killed"),
+            self.tasks() as tasks,
+        ):
+            tasks.start_soon(hang)
+            await self.assert_running(sandbox, mark)
+            await sandbox.kill()
         assert [type(error) for error in caught] == [SandboxGone]
 
     async def test_kill_is_bounded(self) -> None:
@@ -158,6 +159,6 @@ class LifecycleTests(Contract):
             await made[0].__aexit__(None, None, None)
 
         for step in (make, use, end):
-            async with anyio.create_task_group() as tasks:
+            async with self.tasks() as tasks:
                 tasks.start_soon(step)
         await self.ended(made[0])

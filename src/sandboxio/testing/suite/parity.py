@@ -16,7 +16,7 @@ from sandboxio.models import Capability
 from .base import Contract, needs
 from .named import named
 
-TWINS = (
+TWINS: tuple[tuple[type, type, dict[str, str]], ...] = (
     (protocols.AsyncSandbox, sync.SyncSandbox, {"__aenter__": "__enter__", "__aexit__": "__exit__"}),
     (
         protocols.Process,

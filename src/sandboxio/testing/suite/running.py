@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import anyio
 import pytest
 
 from sandboxio.errors import ConfigurationError, ExecutionTimeout
@@ -66,7 +65,7 @@ class RunTests(Contract):
                 result = await sandbox.run(command)
                 assert (result.exit_code, result.stdout) == (127, "")
                 assert "no-such-program-at-all" in result.stderr, "the reason belongs on stderr"
-            result = await sandbox.run(["/tmp"])  # noqa: S108 - a folder that every image has
+            result = await sandbox.run(["/tmp"])
             assert (result.exit_code, result.stdout) == (126, "")
 
     @needs(Capability.RUN_COMMAND)
@@ -176,7 +175,7 @@ class RunTests(Contract):
         async def echo(number: int) -> None:
             results[number] = (await sandbox.run([*self.cmd_echo, str(number)])).stdout
 
-        async with self.sandbox() as sandbox, anyio.create_task_group() as tasks:
+        async with self.sandbox() as sandbox, self.tasks() as tasks:
             for number in range(20):
                 tasks.start_soon(echo, number)
         assert results == {number: f"{number}\n" for number in range(20)}
@@ -243,7 +242,7 @@ class RunTimeoutTests(Contract):
         async def run_slowly() -> None:
             slow.append((await sandbox.run(self.cmd_slow, timeout=300)).stdout)
 
-        async with self.sandbox() as sandbox, anyio.create_task_group() as tasks:
+        async with self.sandbox() as sandbox, self.tasks() as tasks:
             tasks.start_soon(run_slowly)
             with pytest.raises(ExecutionTimeout):
                 await sandbox.run(self.cmd_hang, timeout=1)

@@ -97,17 +97,19 @@ class StreamTests(Contract):
             async with sandbox.stream([*self.cmd_count, str(1000 + number)]) as process:
                 lines[number] = (await collected(process))["stdout"].count(b"\n")
 
-        async with self.sandbox() as sandbox, anyio.create_task_group() as tasks:
+        async with self.sandbox() as sandbox, self.tasks() as tasks:
             for number in range(20):
                 tasks.start_soon(count, number)
         assert lines == {number: 1000 + number for number in range(20)}
 
     @needs(Capability.STREAMING, Capability.RUN_COMMAND)
     async def test_stream_that_nobody_reads_holds_nobody_up(self) -> None:
-        async with self.sandbox() as sandbox:
-            async with sandbox.stream([*self.cmd_count, "3000000"], timeout=300):
-                async with self.within(PATIENCE, "a run beside a stream that nobody reads"):
-                    assert (await sandbox.run([*self.cmd_echo, "x"])).stdout == "x\n"
+        async with (
+            self.sandbox() as sandbox,
+            sandbox.stream([*self.cmd_count, "3000000"], timeout=300),
+            self.within(PATIENCE, "a run beside a stream that nobody reads"),
+        ):
+            assert (await sandbox.run([*self.cmd_echo, "x"])).stdout == "x\n"
 
     @needs(Capability.STREAMING)
     async def test_stream_timeout_comes_out_of_the_iteration_and_of_wait(self) -> None:
@@ -125,7 +127,7 @@ class StreamTests(Contract):
     async def test_stream_kill_is_idempotent_and_ends_the_iteration(self) -> None:
         async with self.sandbox() as sandbox, sandbox.stream(self.cmd_hang, timeout=300) as process:
             async with self.within(PATIENCE, "a stream that was killed"):
-                assert await anext(aiter(process))
+                assert (await anext(aiter(process))).data
                 await process.kill()
                 await process.kill()
                 await collected(process)
@@ -143,9 +145,14 @@ class StreamTests(Contract):
 class StreamCleanupTests(Contract):
     """Row "Streaming cleanup": four ways to leave, and no process after any of them."""
 
+    async def read_out(self, process: Process) -> None:
+        """Enter the stream, and read all of it."""
+        async with process:
+            await collected(process)
+
     async def ready(self, process: Process) -> None:
         """Read the first output, so that the command certainly runs."""
-        assert await anext(aiter(process))
+        assert (await anext(aiter(process))).data
 
     @needs(Capability.STREAMING, Capability.RUN_COMMAND)
     async def test_stream_read_to_its_end_leaves_nothing(self) -> None:
@@ -168,7 +175,7 @@ class StreamCleanupTests(Contract):
     async def test_stream_left_by_an_exception_leaves_nothing(self) -> None:
         mark, mine = new_mark(), ValueError("mine")
         async with self.sandbox() as sandbox:
-            with pytest.raises(ValueError, match="mine") as caught:
+            with pytest.raises(ValueError, match="mine") as caught:  # noqa: PT012 - raised inside on purpose
                 async with sandbox.stream(self.cmd_hang, env={MARK: mark}, timeout=500) as process:
                     await self.ready(process)
                     raise mine
@@ -194,6 +201,5 @@ class StreamCleanupTests(Contract):
         mark = new_mark()
         async with self.sandbox() as sandbox:
             with pytest.raises(ExecutionTimeout):
-                async with sandbox.stream(self.cmd_deaf, env={MARK: mark}, timeout=2) as process:
-                    await collected(process)
+                await self.read_out(sandbox.stream(self.cmd_deaf, env={MARK: mark}, timeout=2))
             await self.assert_no_orphans(sandbox, mark)
