@@ -195,6 +195,7 @@ async def test_an_early_answer_ends_the_upload(
         await connection.send(answer(404, {"message": "No such container: c"}), in_one_read=False)
         if afterwards == "stays":
             await done.wait()
+        connection.sock.close()
 
     fake.script("PUT", "/containers/c/archive", refuse, read_body=False)
     with pytest.raises(EngineError, match="No such container") as caught:

@@ -9,7 +9,7 @@
 
 A program is what a container or an exec runs: ``async def program(io: IO) -> int`` reads ``io.read()``
 (b"" at the end of stdin), writes ``io.write(data, stream=1)`` and returns the exit code. ``fake.main`` is
-for PID 1, ``fake.exec`` for execs. As in the real engine, what a cancelled client has asked for still happens.
+for PID 1, ``fake.exec`` for execs. As in the real engine, what a cancelled client asked for still happens.
 
 Gates: an operation ("create", "start", "attach", "delete", "exec_create", ...; see ``_ROUTES``) and a phase:
 "before" (nothing done), "after" (done, answer not sent), "half" (half of the answer is sent).
@@ -172,6 +172,7 @@ class FakeEngine(ScriptedEngine):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self._scripts.clear()  # /_ping is an operation here, with a gate
+        self.pieces = 1  # in how many reads the client gets an answer
         self.api, self.least_api = "1.45", "1.24"
         self.main: Program = until_stdin_ends
         self.exec: Program = says_its_command
@@ -249,7 +250,9 @@ class FakeEngine(ScriptedEngine):
             await connection.send(raw[: len(raw) // 2])
             await self._pass(operation, "half")
             raw = raw[len(raw) // 2 :]
-        await connection.send(raw, in_one_read=False)
+        size = math.ceil(len(raw) / self.pieces)
+        for start in range(0, len(raw), size):
+            await connection.send(raw[start : start + size], in_one_read=self.pieces > 1)
 
     async def _pass(self, operation: str, phase: str) -> None:
         if (operation, phase) in self._gates:

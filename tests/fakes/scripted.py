@@ -40,6 +40,9 @@ def hangs() -> Handler:
 class ScriptedEngine(Server):
     """Scripts by method and path (without the version); ``/_ping`` answers by itself."""
 
+    patience = 5.0
+    """Seconds that ``all_closed()`` waits."""
+
     def __init__(self, folder: Path) -> None:
         # a path under pytest's own folder can be too long for a Unix socket
         self.folder = Path(tempfile.mkdtemp(dir="/tmp", prefix="sbx-"))
@@ -81,7 +84,7 @@ class ScriptedEngine(Server):
 
     async def all_closed(self) -> None:
         """Wait until no client has a connection open; fails with a list if one keeps it."""
-        with anyio.move_on_after(5):
+        with anyio.move_on_after(self.patience):
             while self.open:  # noqa: ASYNC110  # the socket's other end says when
                 await anyio.sleep(0.001)
             return

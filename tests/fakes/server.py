@@ -110,7 +110,11 @@ class Connection:
         return got
 
     def end_sending(self) -> None:
-        self.sock.shutdown(socket.SHUT_WR)
+        try:
+            self.sock.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            if error.errno != errno.ENOTCONN:  # the client has closed already
+                raise
 
     def reset(self) -> None:
         """Close so that the client sees a reset instead of an orderly end (TCP)."""
@@ -163,6 +167,10 @@ class Server:
             if request is not None:
                 self.requests.append(request)
                 await self._handle(connection, request)
+                # not close(): a client that forgets to close its end must be seen
+                if connection.sock.fileno() >= 0:
+                    connection.end_sending()
+                    await connection.until_closed()
         except (BrokenPipeError, ConnectionResetError):
             pass  # the client went away, as a cancelled one does
         except h11.RemoteProtocolError as error:
