@@ -34,7 +34,8 @@ def diagnose(environ: Mapping[str, str] = os.environ) -> Diagnosis:
         checks.append(DoctorCheck("settings", False, error.message, error.hint))
     else:
         checks.append(DoctorCheck("settings", True, f"{KEY_VARIABLE} is set"))
-        checks.append(DoctorCheck("service", None, f"{_host(settings.api_url)}; not asked, a request would count"))
+        where = _host(settings.api_url)
+        checks.append(DoctorCheck("service", None, f"{where}; not asked, a request would count"))
     if changed := [name for name in _OTHERS if environ.get(name)]:
         checks.append(DoctorCheck("environment", None, f"{', '.join(changed)} set: not E2B's own cloud"))
     return Diagnosis(

@@ -81,14 +81,13 @@ class Demo:
         if self.sandbox is None:
             return
         try:
-            async with self.sandbox:
-                await self._step("run_code", self._run_code)
-                await self._step("stream", self._stream)
-                await self._step("egress", self._egress)
-                await self._step("teardown", self._teardown)
-        except SandboxError:
-            if not self.failed:  # otherwise the teardown step has told it
-                raise
+            await self._step("run_code", self._run_code)
+            await self._step("stream", self._stream)
+            await self._step("egress", self._egress)
+        except BaseException as error:
+            await self.sandbox.__aexit__(type(error), error, error.__traceback__)
+            raise
+        await self._step("teardown", self._teardown)
 
     async def _step(self, name: str, work: Callable[[], Awaitable[tuple[Status, str]]]) -> None:
         started = time.monotonic()
@@ -142,7 +141,7 @@ class Demo:
         with warnings.catch_warnings():
             warnings.simplefilter("error", OrphanedSandboxWarning)
             try:
-                await self._live.kill()
+                await self._live.__aexit__(None, None, None)
             except OrphanedSandboxWarning as warning:
                 return "failed", str(warning)
         return "ok", "the sandbox is gone"

@@ -88,7 +88,9 @@ def judge(attempt: ExecResult, interfaces: ExecResult | None) -> Verdict:
     if failure == "refused":
         return Verdict("denied", f"turned away by a filter behind {', '.join(ways_out)}: {shown}")
     way = ", ".join(ways_out)
-    return Verdict("unproven", f"{shown}; but {way} is up with a route, and an open network looks the same")
+    return Verdict(
+        "unproven", f"{shown}; but there is a way out ({way}), and on an open network it looks the same"
+    )
 
 
 def _failure(last_line: str) -> Failure:

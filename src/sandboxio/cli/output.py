@@ -200,7 +200,7 @@ def use_rich_tracebacks() -> None:
 
 
 def _escaped(text: str) -> str:
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def _tolerate_any_text(stream: TextIO) -> None:

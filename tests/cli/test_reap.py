@@ -1,0 +1,202 @@
+"""``sandboxio reap``: a dry run unless told otherwise; what fails fails loudly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+import sandboxio
+from sandboxio import AuthError, BackendNotInstalled, ConnectError, ManagedSandbox
+from sandboxio.testing import FakeBackend
+
+from .conftest import Command
+
+Only = Callable[..., None]
+
+
+class Store(FakeBackend):
+    """A provider that still holds three sandboxes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        now = datetime.now(UTC)
+        self.held = [
+            ManagedSandbox("a" * 64, "store", "running", now - timedelta(minutes=5), {"tenant_id": "acme"}),
+            ManagedSandbox(
+                "b2", "store", "stopped", now - timedelta(days=3), {"tenant_id": "other", "run": "7"}
+            ),
+            ManagedSandbox("c3", "store", "paused"),
+        ]
+        self.killed: list[str] = []
+        self.refuses: set[str] = set()
+        self.gone: set[str] = set()
+
+    async def list_managed(self, *, labels: Mapping[str, str] | None = None) -> list[ManagedSandbox]:
+        await anyio.lowlevel.checkpoint()
+        wanted = (labels or {}).items()
+        return [each for each in self.held if wanted <= each.labels.items()]
+
+    async def kill_managed(self, sandbox_id: str) -> bool:
+        await anyio.lowlevel.checkpoint()
+        if sandbox_id in self.refuses:
+            raise ConnectError("The provider refuses.", hint="Ask it.")
+        self.killed.append(sandbox_id)
+        return sandbox_id not in self.gone
+
+
+@pytest.fixture
+def store(only: Only) -> Store:
+    store = Store()
+    only(store=lambda: store)
+    return store
+
+
+def test_it_lists_and_removes_nothing(command: Command, store: Store) -> None:
+    ran = command("reap")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out == (
+        "store: 3 sandboxes\n"
+        f"  {'a' * 24}  running  5 min old  tenant_id=acme\n"
+        "  b2  stopped  3 d old  run=7  tenant_id=other\n"
+        "  c3  paused\n"
+        "Nothing was removed. Remove them with --kill.\n"
+    )
+    assert store.killed == []
+
+
+def test_with_kill_it_removes_what_it_listed(command: Command, store: Store) -> None:
+    store.gone = {"b2"}
+    ran = command("reap", "--kill")
+    assert ran.code == 0
+    assert store.killed == ["a" * 64, "b2", "c3"]
+    assert [line.split()[-1] for line in ran.out.splitlines()[1:]] == ["removed", "gone", "removed"]
+
+
+def test_labels_narrow_together(command: Command, store: Store) -> None:
+    command("reap", "--kill", "--label", "tenant_id=other", "--label", "run=7")
+    assert store.killed == ["b2"]
+    store.killed.clear()
+    command("reap", "--kill", "--label", "tenant_id=other", "--label", "run=8")
+    assert store.killed == []
+
+
+def test_a_label_value_may_hold_an_equals_sign(command: Command, store: Store) -> None:
+    assert command("reap", "--json", "--label", "a=b=c").payload["labels"] == {"a": "b=c"}
+
+
+def test_one_refusal_does_not_stop_the_others_and_is_1(command: Command, store: Store) -> None:
+    store.refuses = {"a" * 64}
+    ran = command("reap", "--kill")
+    assert ran.code == 1
+    assert store.killed == ["b2", "c3"]
+    assert "failed\n      The provider refuses.\n      fix: Ask it.\n" in ran.out
+
+
+def test_json_has_the_same_facts(command: Command, store: Store) -> None:
+    store.refuses = {"c3"}
+    payload = command("reap", "--kill", "--json").payload
+    assert payload["kill"] is True
+    (backend,) = payload["backends"]
+    assert (backend["name"], backend["status"], backend["error"]) == ("store", "listed", None)
+    first, second, third = backend["sandboxes"]
+    assert first["sandbox_id"] == "a" * 64
+    assert datetime.fromisoformat(first["created_at"]).tzinfo is not None
+    assert (first["outcome"], second["outcome"], third["outcome"]) == ("removed", "removed", "failed")
+    assert third["error"]["code"] == "SBX_E1202"
+    assert third["created_at"] is None
+
+
+def missing() -> FakeBackend:
+    raise BackendNotInstalled("No.", hint='pip install "sandboxio[acme]"')
+
+
+class Unlisted(FakeBackend):
+    async def list_managed(self, *, labels: object = None) -> list[ManagedSandbox]:
+        raise AuthError("ACME_TOKEN is not set.", hint="export ACME_TOKEN=...")
+
+
+class Crashing(FakeBackend):
+    async def list_managed(self, *, labels: object = None) -> list[ManagedSandbox]:
+        raise LookupError("odd")
+
+
+class Plain:
+    """A third party's backend that cannot list."""
+
+    name = "plain"
+    capabilities = sandboxio.Capability(0)
+    isolation = sandboxio.IsolationTier.UNKNOWN
+
+    async def create(self) -> None: ...
+    async def connect(self, sandbox_id: str) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("factory", "code", "status", "line"),
+    [
+        (missing, 0, "not installed", '  fix: pip install "sandboxio[acme]"\n'),
+        (Unlisted, 1, "failed", "  ACME_TOKEN is not set.\n  fix: export ACME_TOKEN=...\n"),
+        (Crashing, 1, "failed", "  The adapter of 'other' failed: LookupError: odd\n"),
+        (Plain, 0, "cannot list", "  Backend 'other' cannot list its sandboxes.\n"),
+    ],
+)
+def test_a_backend_that_cannot_be_listed(
+    command: Command,
+    only: Only,
+    factory: Callable[[], FakeBackend],
+    code: int,
+    status: str,
+    line: str,
+) -> None:
+    store = Store()
+    only(other=factory, store=lambda: store)
+    ran = command("reap", "--kill")
+    assert ran.code == code
+    assert f"other: {status}\n" in ran.out
+    assert line in ran.out
+    assert len(store.killed) == 3
+
+
+@pytest.mark.parametrize(("factory", "code"), [(missing, 0), (Plain, 1)])
+def test_asked_for_by_name(
+    command: Command, only: Only, factory: Callable[[], FakeBackend], code: int
+) -> None:
+    store = Store()
+    only(other=factory, store=lambda: store)
+    ran = command("reap", "--backend", "other")
+    assert ran.code == code
+    assert "store" not in ran.out
+
+
+def test_a_name_that_nobody_has_is_1(command: Command, store: Store) -> None:
+    ran = command("reap", "--backend", "nonsense")
+    assert ran.code == 1
+    assert "There is no backend 'nonsense'" in ran.out
+
+
+def test_a_dsn_names_its_backend_and_twice_is_once(command: Command, store: Store) -> None:
+    ran = command("reap", "--backend", "store://", "--backend", "store")
+    assert ran.code == 0
+    assert ran.out.count("store: 3 sandboxes") == 1
+
+
+def test_by_default_every_backend_but_the_fake(command: Command) -> None:
+    """Those of this machine: what cannot be reached is reported, and only that matters here."""
+    payload = command("reap", "--json").payload
+    names = [backend["name"] for backend in payload["backends"]]
+    assert {"docker", "e2b"} <= set(names)
+    assert "fake" not in names
+
+
+def test_what_it_lists_is_what_create_made(command: Command, fake: FakeBackend) -> None:
+    with sandboxio.create_sync("docker://", metadata={"tenant_id": "acme"}) as sandbox:
+        ran = command("reap", "--backend", "docker", "--label", "tenant_id=acme")
+        assert sandbox.id in ran.out
+        assert command("reap", "--backend", "docker", "--kill").code == 0
+        with pytest.raises(sandboxio.SandboxGone):
+            sandbox.run(["true"])
+    assert command("reap", "--backend", "docker").out == "docker: no sandboxes\n"
