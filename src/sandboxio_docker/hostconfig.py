@@ -42,11 +42,6 @@ def refuse_what_docker_cannot(request: SandboxRequest) -> None:
             "Docker has no egress filter per host, so NetworkPolicy(allow=...) cannot be enforced.",
             hint='Bake what is needed into the image, upload it, or use "e2b://", which has allowlists.',
         )
-    if network.ingress_ports:
-        raise CapabilityNotSupported(
-            "The Docker backend opens no ports: NetworkPolicy(ingress_ports=...) is not supported.",
-            hint="Talk to the sandbox through run(), stream() and files.",
-        )
     if resources.disk_mb is not None:
         raise CapabilityNotSupported(
             f"Docker cannot enforce Resources(disk_mb={resources.disk_mb}) on its usual storage drivers.",

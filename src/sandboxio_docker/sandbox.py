@@ -65,7 +65,7 @@ class DockerSandbox(BaseSandbox):
         """Raise unless this sandbox declares ``capability`` and is still usable."""
         if capability is Capability.RUN_CODE and capability not in self._capabilities:
             raise CapabilityNotSupported(
-                f"The image of this sandbox has no Python, which {what} needs.",
+                f"This sandbox does not declare RUN_CODE, which {what} needs: its image has no Python.",
                 hint="Use an image with python3, or run() another interpreter of the image.",
             )
         super().require(capability, what)
