@@ -75,6 +75,14 @@ async def connect(target: str | BackendConfig, sandbox_id: str) -> AsyncSandbox:
 
     ``target`` names the backend: ``"docker://"``. Raises ``ConnectError`` for an unknown, ended or
     foreign sandbox. Leaving the handle's ``async with`` ends the sandbox, as for its creator.
+
+    >>> import anyio
+    >>> async def main():
+    ...     sandbox = await create("fake://")
+    ...     async with await connect("fake://", sandbox.id) as same:
+    ...         return same.id == sandbox.id
+    >>> anyio.run(main)
+    True
     """
     return await _backend(_config(target)).connect(sandbox_id)
 

@@ -66,7 +66,15 @@ class CommandOutput(Protocol):
 
 
 class SandboxError(Exception):
-    """The base of every error that sandboxio raises."""
+    """The base of every error that sandboxio raises.
+
+    >>> from sandboxio import create_sync
+    >>> try:
+    ...     create_sync("nowhere://")
+    ... except SandboxError as error:
+    ...     print(error.code, error.url)
+    SBX_E1001 https://docs.sandboxio.dev/errors/SBX_E1001/
+    """
 
     code: ClassVar[str] = ""
     default_hint: ClassVar[str] = ""
@@ -91,53 +99,122 @@ class SandboxError(Exception):
 
 
 class ConfigurationError(SandboxError):
-    """The request could not be understood or contradicts itself; nothing was started."""
+    """The request could not be understood or contradicts itself; nothing was started.
+
+    >>> from sandboxio import create_sync
+    >>> try:
+    ...     create_sync("fake://?timeout=soon")
+    ... except ConfigurationError as error:
+    ...     print(error.hint)
+    Write ?timeout=300.
+    """
 
     code = "SBX_E1000"
     default_hint = "Correct the argument that the message names."
 
 
 class BackendNotFound(ConfigurationError):
-    """No backend is registered under that name."""
+    """No backend is registered under that name.
+
+    >>> from sandboxio import create_sync
+    >>> try:
+    ...     create_sync("dokcer://")
+    ... except BackendNotFound as error:
+    ...     print(error.hint)
+    Check the spelling, or sandboxio.register('dokcer', factory).
+    """
 
     code = "SBX_E1001"
     default_hint = "Use docker://, e2b:// or fake://, or sandboxio.register(name, factory)."
 
 
 class BackendNotInstalled(ConfigurationError):
-    """A known backend whose extra is not installed."""
+    """A known backend whose extra is not installed.
+
+    >>> BackendNotInstalled("No docker.", hint='pip install "sandboxio[docker]"').hint
+    'pip install "sandboxio[docker]"'
+    """
 
     code = "SBX_E1002"
     default_hint = 'pip install "sandboxio[all]"'
 
 
 class CapabilityNotSupported(SandboxError):
-    """The backend does not declare the capability that this call needs."""
+    """The backend does not declare the capability that this call needs.
+
+    >>> from sandboxio import Resources, create_sync
+    >>> try:
+    ...     create_sync("fake://", resources=Resources(gpu="T4"))
+    ... except CapabilityNotSupported as error:
+    ...     print(error.message)
+    Backend 'fake' does not declare GPU, which Resources(gpu=...) needs.
+    """
 
     code = "SBX_E1101"
     default_hint = "Check `Capability.X in sandbox.capabilities` first, or use another backend."
 
 
 class CreationError(SandboxError):
-    """The backend did not produce a usable sandbox; whatever it had made is removed."""
+    """The backend did not produce a usable sandbox; whatever it had made is removed.
+
+    >>> from sandboxio.testing import FakeBackend
+    >>> import anyio
+    >>> fake = FakeBackend()
+    >>> fake.simulate(create_fails=OSError("no space"))
+    >>> try:
+    ...     anyio.run(fake.create)
+    ... except CreationError as error:
+    ...     print(repr(error.__cause__))
+    OSError('no space')
+    """
 
     code = "SBX_E1201"
     default_hint = "Run `sandboxio doctor` to see what is missing."
 
 
 class ConnectError(SandboxError):
-    """The backend did not serve a management call: connect, list or kill."""
+    """The backend did not serve a management call: connect, list or kill.
+
+    >>> from sandboxio import connect_sync
+    >>> try:
+    ...     connect_sync("fake://", "fake-9999")
+    ... except ConnectError as error:
+    ...     print(error.code)
+    SBX_E1202
+    """
 
     code = "SBX_E1202"
     default_hint = "Check the sandbox id with `sandboxio reap`, and the backend with `sandboxio doctor`."
 
 
 class SandboxTimeout(SandboxError):
-    """The base of every sandbox deadline; catches them all and is never raised itself."""
+    """The base of every sandbox deadline; catches them all and is never raised itself.
+
+    >>> from sandboxio import create_sync
+    >>> with create_sync("fake://") as sandbox:
+    ...     try:
+    ...         sandbox.run(["sleep", "60"], timeout=5)
+    ...     except SandboxTimeout as error:
+    ...         print(type(error).__name__, isinstance(error, TimeoutError))
+    ExecutionTimeout False
+    """
 
 
 class CreateTimeout(CreationError, SandboxTimeout):
-    """``create()`` was not done within its timeout."""
+    """``create()`` was not done within its timeout.
+
+    >>> from sandboxio.testing import FakeBackend
+    >>> import anyio
+    >>> fake = FakeBackend()
+    >>> fake.simulate(create_takes=3600)
+    >>> async def main():
+    ...     try:
+    ...         await fake.create(timeout=10)
+    ...     except CreateTimeout as error:
+    ...         print(error.message)
+    >>> anyio.run(main)
+    No usable sandbox came up within 10 s.
+    """
 
     code = "SBX_E1203"
     default_hint = "Pull the image or build the template beforehand, or raise create(timeout=...)."
@@ -148,6 +225,15 @@ class SandboxGone(SandboxError):
 
     Not a timeout: the deadline of a call did not pass, the sandbox under it went away.
     ``partial`` holds what the interrupted command had printed, or None outside a command.
+
+    >>> from sandboxio import create_sync
+    >>> with create_sync("fake://") as sandbox:
+    ...     sandbox.kill()
+    ...     try:
+    ...         sandbox.run(["true"])
+    ...     except SandboxGone as error:
+    ...         print(error.code)
+    SBX_E1204
     """
 
     code = "SBX_E1204"
@@ -159,6 +245,15 @@ class ExecutionError(SandboxError):
     """A command exited non-zero and ``raise_for_status()`` was called.
 
     ``result`` is the whole result, or None if the error was built without one.
+
+    >>> from sandboxio import create_sync
+    >>> with create_sync("fake://") as sandbox:
+    ...     try:
+    ...         sandbox.run("echo no >&2; exit 3").raise_for_status()
+    ...     except ExecutionError as error:
+    ...         print(error.result.exit_code, error.result.stderr)
+    3 no
+    <BLANKLINE>
     """
 
     code = "SBX_E1301"
@@ -170,6 +265,14 @@ class ExecutionTimeout(SandboxTimeout):
     """A run exceeded its timeout; it was killed with all its descendants.
 
     ``partial`` holds what it had printed until then, within the output cap.
+
+    >>> from sandboxio import create_sync
+    >>> with create_sync("fake://") as sandbox:
+    ...     try:
+    ...         sandbox.run("echo early; sleep 60", timeout=5)
+    ...     except ExecutionTimeout as error:
+    ...         print(error.partial.stdout, end="")
+    early
     """
 
     code = "SBX_E1302"
@@ -178,7 +281,11 @@ class ExecutionTimeout(SandboxTimeout):
 
 
 class NetworkPolicyViolation(SandboxError):
-    """Sandboxed code attempted egress that the network policy denies."""
+    """Sandboxed code attempted egress that the network policy denies.
+
+    >>> NetworkPolicyViolation("The sandbox tried to reach 192.0.2.1.").code
+    'SBX_E1401'
+    """
 
     code = "SBX_E1401"
     default_hint = "Allow the host explicitly, on a backend that can: NetworkPolicy(allow=(...,))."
@@ -188,6 +295,10 @@ class ResourceLimitExceeded(SandboxError):
     """A resource cap was hit; the message names the cap and its value.
 
     ``partial`` holds what the command had printed until then, or None outside a command.
+
+    >>> error = ResourceLimitExceeded("The command was killed at the memory cap of 512 MiB.")
+    >>> error.hint, error.partial
+    ('Raise the cap: create(resources=Resources(...)).', None)
     """
 
     code = "SBX_E1402"
@@ -196,7 +307,18 @@ class ResourceLimitExceeded(SandboxError):
 
 
 class AuthError(SandboxError):
-    """A provider credential is missing or was refused; the message names the variable."""
+    """A provider credential is missing or was refused; the message names the variable.
+
+    >>> from sandboxio.testing import FakeBackend
+    >>> import anyio
+    >>> fake = FakeBackend()
+    >>> fake.simulate(auth_missing=True)
+    >>> try:
+    ...     anyio.run(fake.create)
+    ... except AuthError as error:
+    ...     print(error.hint)
+    export SBX_FAKE_TOKEN=...
+    """
 
     code = "SBX_E1501"
     default_hint = "Set the credential's environment variable."
@@ -206,6 +328,16 @@ class RateLimitError(SandboxError):
     """The provider throttled the request; sandboxio does not retry on its own.
 
     ``retry_after`` is the provider's advice in seconds, or None if it gave none.
+
+    >>> from sandboxio.testing import FakeBackend
+    >>> import anyio
+    >>> fake = FakeBackend()
+    >>> fake.simulate(rate_limited=30.0)
+    >>> try:
+    ...     anyio.run(fake.create)
+    ... except RateLimitError as error:
+    ...     print(error.retry_after)
+    30.0
     """
 
     code = "SBX_E1502"
@@ -214,21 +346,43 @@ class RateLimitError(SandboxError):
 
 
 class AuditSinkError(SandboxError):
-    """An audit sink failed and ``on_sink_failure="fail"`` was configured."""
+    """An audit sink failed and ``on_sink_failure="fail"`` was configured.
+
+    >>> AuditSinkError("FileSink raised OSError; the create operation is not recorded.").code
+    'SBX_E1601'
+    """
 
     code = "SBX_E1601"
     default_hint = 'Repair the sink, or set AuditConfig(on_sink_failure="warn").'
 
 
 class FileSystemError(SandboxError):
-    """A file operation in the sandbox failed for another reason than a missing path."""
+    """A file operation in the sandbox failed for another reason than a missing path.
+
+    >>> from sandboxio import create_sync
+    >>> with create_sync("fake://") as sandbox:
+    ...     try:
+    ...         sandbox.files.read("/tmp")
+    ...     except FileSystemError as error:
+    ...         print(error.code)
+    SBX_E1700
+    """
 
     code = "SBX_E1700"
     default_hint = "Check the path, its permissions and the free space in the sandbox."
 
 
 class PathNotFound(FileSystemError):
-    """The path does not exist in the sandbox."""
+    """The path does not exist in the sandbox.
+
+    >>> from sandboxio import create_sync
+    >>> with create_sync("fake://") as sandbox:
+    ...     try:
+    ...         sandbox.files.read("missing.txt")
+    ...     except PathNotFound as error:
+    ...         print(error.code)
+    SBX_E1701
+    """
 
     code = "SBX_E1701"
     default_hint = "List the folder with files.ls(); relative paths start at the sandbox's working folder."
@@ -251,20 +405,44 @@ def catalogue() -> list[type[SandboxError]]:
 
 
 class SandboxWarning(UserWarning):
-    """The base of every warning that sandboxio emits."""
+    """The base of every warning that sandboxio emits.
+
+    >>> import warnings
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", SandboxWarning)    # a program that wants to stop at them
+    """
 
 
 class OrphanedSandboxWarning(SandboxWarning):
-    """A sandbox or process could not be ended in time; the text names it and its labels."""
+    """A sandbox or process could not be ended in time; the text names it and its labels.
+
+    >>> issubclass(OrphanedSandboxWarning, SandboxWarning)
+    True
+    """
 
 
 class UnverifiedIsolationWarning(SandboxWarning):
-    """A sandbox was created on a backend whose isolation nobody verified."""
+    """A sandbox was created on a backend whose isolation nobody verified.
+
+    >>> import sandboxio
+    >>> sandboxio.IsolationTier.UNKNOWN.satisfies(sandboxio.IsolationTier.CONTAINER)
+    False
+    """
 
 
 class AuditSinkWarning(SandboxWarning):
-    """An audit sink failed or dropped a record, and the operation went on."""
+    """An audit sink failed or dropped a record, and the operation went on.
+
+    >>> from sandboxio.audit import AuditConfig
+    >>> AuditConfig(on_sink_failure="fail").on_sink_failure    # an error instead of this warning
+    'fail'
+    """
 
 
 class ExperimentalWarning(SandboxWarning):
-    """The API in use may change in any release."""
+    """The API in use may change in any release.
+
+    >>> import warnings
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", ExperimentalWarning)    # after reading what it says
+    """

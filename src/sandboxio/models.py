@@ -161,7 +161,11 @@ class NetworkPolicy:
 
 @dataclass(frozen=True)
 class RichOutput:
-    """One display output of an interpreter: ``data`` is text, or base64 text for binary types."""
+    """One display output of an interpreter: ``data`` is text, or base64 text for binary types.
+
+    >>> RichOutput("text/plain", "42").mime_type
+    'text/plain'
+    """
 
     mime_type: str
     data: str
@@ -173,6 +177,9 @@ class FileInfo:
 
     ``path`` is a sandbox path; bytes of a name that are not UTF-8 are kept as lone surrogates
     (``surrogateescape``). ``size`` is in bytes; 0 for a folder.
+
+    >>> FileInfo("/work/out.txt", 12, is_dir=False).size
+    12
     """
 
     path: str
@@ -182,7 +189,11 @@ class FileInfo:
 
 @dataclass(frozen=True)
 class OutputChunk:
-    """Some bytes of one stream, as the program wrote them: undecoded, split anywhere."""
+    r"""Some bytes of one stream, as the program wrote them: undecoded, split anywhere.
+
+    >>> OutputChunk("stdout", "caf\u00e9".encode()).data
+    b'caf\xc3\xa9'
+    """
 
     stream: Literal["stdout", "stderr"]
     data: bytes
@@ -190,7 +201,11 @@ class OutputChunk:
 
 @dataclass(frozen=True)
 class Meter:
-    """How long an operation took, in milliseconds, and where."""
+    """How long an operation took, in milliseconds, and where.
+
+    >>> Meter(duration_ms=12, backend="docker").duration_ms
+    12
+    """
 
     duration_ms: int
     backend: str
@@ -254,6 +269,9 @@ class ManagedSandbox:
     """A sandbox that a backend still holds under sandboxio's label; nothing can run through it.
 
     ``labels`` is the ``metadata`` of its creator. ``created_at`` is aware, or None if unknown.
+
+    >>> ManagedSandbox("3f2a", "docker", "running", labels={"tenant_id": "acme"}).labels
+    {'tenant_id': 'acme'}
     """
 
     sandbox_id: str
@@ -311,6 +329,9 @@ class Diagnosis:
     ``isolation`` is the tier that a sandbox would have, or None if that cannot be told. ``versions``
     are those of the packages and services it uses. ``credentials`` says of each environment variable
     whether it is set; there is no place for a value, on purpose.
+
+    >>> Diagnosis(credentials={"ACME_TOKEN": False}).checks
+    ()
     """
 
     checks: tuple[DoctorCheck, ...] = ()
@@ -325,6 +346,9 @@ class BackendConfig:
 
     Adapters subclass it with their own fields (``DockerConfig(runtime=...)``). The values of ``env``
     and ``secrets`` stay out of its repr.
+
+    >>> BackendConfig(backend="docker", template="python:3.12-slim", secrets={"TOKEN": "t"})
+    BackendConfig(backend='docker', template='python:3.12-slim', ...)
     """
 
     backend: str
