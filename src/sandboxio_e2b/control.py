@@ -18,7 +18,7 @@ from . import endpoints
 from .endpoints import Settings
 from .failures import control_error, looks_like_html, unreachable
 from .transport import Broken, Client, Exchange
-from .wire import Garbled, parse_object
+from .wire import Garbled, mapping, parse_object
 
 PAGE: Final = 100
 """Sandboxes on one page of a list: the most that E2B gives."""
@@ -39,11 +39,12 @@ class Placed:
     started: datetime | None
 
 
-def placed(body: Mapping[str, Any]) -> Placed:
+def placed(value: object) -> Placed:
     """Reads any of the shapes in which the API gives a sandbox. Raises :class:`Garbled`."""
+    body = mapping(value)
     if not isinstance(body.get("sandboxID"), str):
         raise Garbled("a sandbox without its sandboxID")
-    metadata = cast("dict[str, Any]", body.get("metadata") or {})
+    metadata = mapping(body.get("metadata"))
     return Placed(
         id=body["sandboxID"],
         envd_version=str(body.get("envdVersion") or ""),
@@ -82,9 +83,11 @@ class Order:
             "metadata": dict(self.metadata),
             "allow_internet_access": self.internet or bool(self.allowed),
         }
+        # Ports stay closed to the world: only who has the sandbox's traffic token gets through.
+        network: dict[str, object] = {"allowPublicTraffic": False}
         if self.allowed:
-            body["network"] = {"allowOut": list(self.allowed), "denyOut": [EVERYTHING]}
-        return body
+            network |= {"allowOut": list(self.allowed), "denyOut": [EVERYTHING]}
+        return {**body, "network": network}
 
 
 class Creation:
@@ -92,7 +95,9 @@ class Creation:
 
     def __init__(self, client: Client, order: Order) -> None:
         self._client = client
-        self._order = order
+        self.order = order
+        self.refused = False
+        """True once the service has answered, and not with a sandbox."""
         self._key = uuid.uuid4().hex
         self._exchange = self._request(endpoints.CREATE, order.body())
         self._what = f"Creating a sandbox of template {order.template!r}"
@@ -109,9 +114,10 @@ class Creation:
             response = await self._exchange.response()
             if _is_unknown_route(response) and self._exchange.request.url.path.endswith(endpoints.CREATE):
                 self._exchange.close()
-                self._exchange = self._request(endpoints.CREATE_V1, {**self._order.body(), "secure": True})
+                self._exchange = self._request(endpoints.CREATE_V1, {**self.order.body(), "secure": True})
                 response = await self._exchange.response()
             if response.status_code // 100 != 2:
+                self.refused = response.status_code < 500
                 raise control_error(response, self._what, creating=True, url=url)
             return placed(_object(response, self._what, creating=True, url=url))
         except (Broken, Garbled) as error:
@@ -154,7 +160,16 @@ class ControlPlane:
         response = await self._request("GET", _one(sandbox_id), what)
         if response.status_code == 404:
             return None
-        return placed(self._checked(response, what))
+        return self._placed(response, what)
+
+    async def connect(self, sandbox_id: str) -> Placed:
+        """A running sandbox with its tokens. Its lifetime is only ever extended, and not by a second."""
+        what = f"Connecting to sandbox {sandbox_id}"
+        name = quote(sandbox_id, safe="")
+        response = await self._request("POST", endpoints.CONNECT.format(id=name), what, {"timeout": 1})
+        if response.status_code in (404, 405):
+            response = await self._request("POST", endpoints.CONNECT_V1.format(id=name), what, {"timeout": 1})
+        return self._placed(response, what)
 
     async def kill(self, sandbox_id: str) -> bool:
         """End a sandbox; False if it was gone already."""
@@ -166,7 +181,7 @@ class ControlPlane:
             raise _refused_kill(control_error(response, what, creating=False, url=self._url))
         return True
 
-    async def list(self, metadata: Mapping[str, str]) -> list[Placed]:
+    async def find_all(self, metadata: Mapping[str, str]) -> list[Placed]:
         """Every running or paused sandbox that carries all of ``metadata``, page by page."""
         what = "Listing sandboxes"
         # The SDK quotes each part before the whole is encoded; the service decodes twice.
@@ -175,7 +190,10 @@ class ControlPlane:
         found: list[Placed] = []
         while True:
             response = await self._request("GET", endpoints.LIST, what, params=params)
-            found += [placed(item) for item in self._items(response, what)]
+            try:
+                found += [placed(item) for item in self._items(response, what)]
+            except Garbled as error:
+                raise unreachable(error, what, creating=False, url=self._url) from error
             token = response.headers.get("x-next-token")
             if not token:
                 return found
@@ -185,25 +203,32 @@ class ControlPlane:
         if response.status_code // 100 != 2 or looks_like_html(response):
             raise control_error(response, what, creating=False, url=self._url)
         try:
-            items: Any = response.json()
+            items: object = response.json()
         except ValueError as error:
             raise unreachable(Garbled("no JSON"), what, creating=False, url=self._url) from error
-        given = cast("list[Any]", items) if isinstance(items, list) else []
-        return [cast("dict[str, Any]", item) for item in given if isinstance(item, dict)]
+        if not isinstance(items, list):
+            raise unreachable(Garbled("no JSON list"), what, creating=False, url=self._url)
+        return cast("list[Mapping[str, Any]]", items)
 
     async def _request(
-        self, method: str, path: str, what: str, *, params: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        what: str,
+        body: object = None,
+        *,
+        params: Mapping[str, str] | None = None,
     ) -> httpx.Response:
         try:
-            return await self._client.request(method, path, params=params)
+            return await self._client.request(method, path, params=params, json=body)
         except Broken as error:
             raise unreachable(error, what, creating=False, url=self._url) from error
 
-    def _checked(self, response: httpx.Response, what: str) -> Mapping[str, Any]:
+    def _placed(self, response: httpx.Response, what: str) -> Placed:
         if response.status_code // 100 != 2:
             raise control_error(response, what, creating=False, url=self._url)
         try:
-            return _object(response, what, creating=False, url=self._url)
+            return placed(_object(response, what, creating=False, url=self._url))
         except Garbled as error:
             raise unreachable(error, what, creating=False, url=self._url) from error
 

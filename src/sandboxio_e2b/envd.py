@@ -1,4 +1,4 @@
-"""The client of envd, E2B's agent inside a sandbox: processes, folders and files.
+"""The client of envd, E2B's agent inside a sandbox: processes and files.
 
 Errors are :class:`RpcError` (envd refused), :class:`Garbled` and :class:`Broken`; the callers turn them
 into the library's own with :mod:`.failures`, because what they mean depends on what was asked.
@@ -13,7 +13,7 @@ import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import anyio.lowlevel
 
@@ -24,14 +24,11 @@ from .failures import rpc_failure
 from .transport import Broken, Client, Exchange
 from .wire import (
     Ended,
-    Entry,
     Event,
     FrameParser,
     Garbled,
     Started,
-    entry,
     frame,
-    parse_object,
     process_event,
 )
 
@@ -48,7 +45,6 @@ CHUNK: Final = 1 << 18
 _DEFAULT_USER_SINCE = (0, 4, 0)
 _RAW_UPLOAD_SINCE = (0, 5, 7)
 _STREAM_HEADERS = {"Content-Type": "application/connect+json", "Connect-Protocol-Version": "1"}
-_UNARY_HEADERS = {"Content-Type": "application/json", "Connect-Protocol-Version": "1"}
 
 
 @dataclass(frozen=True)
@@ -186,21 +182,6 @@ class Envd:
             raise rpc_failure(response)
         return True
 
-    async def stat(self, path: str) -> Entry:
-        return entry((await self._call(endpoints.STAT, {"path": path})).get("entry"))
-
-    async def list_folder(self, path: str) -> list[Entry]:
-        answer = await self._call(endpoints.LIST_DIR, {"path": path, "depth": 1})
-        return [entry(item) for item in answer.get("entries", ())]
-
-    async def make_folder(self, path: str) -> None:
-        """Make a folder and what is missing above it; ``already_exists`` if it is there."""
-        await self._call(endpoints.MAKE_DIR, {"path": path})
-
-    async def remove(self, path: str) -> None:
-        """Remove a file or a whole folder; a missing path is fine."""
-        await self._call(endpoints.REMOVE, {"path": path})
-
     async def read_file(self, path: str, sink: Callable[[bytes], None]) -> None:
         """Hand a file's bytes to ``sink``, piece by piece."""
         with self._client.exchange("GET", endpoints.FILES, params=self._file(path)) as exchange:
@@ -222,13 +203,6 @@ class Envd:
             response = await exchange.response()
         if response.status_code != 200:
             raise rpc_failure(response)
-
-    async def _call(self, path: str, message: Mapping[str, object]) -> Mapping[str, Any]:
-        headers = {**_UNARY_HEADERS, **self._user(None)}
-        response = await self._client.request("POST", path, json=message, headers=headers)
-        if response.status_code != 200:
-            raise rpc_failure(response)
-        return parse_object(response.content)
 
     def _user(self, name: str | None) -> dict[str, str]:
         """The header that names an account; without it envd takes its default user, if it has one."""

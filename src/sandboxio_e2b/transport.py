@@ -165,19 +165,19 @@ _Address = tuple[socket.AddressFamily, tuple[Any, ...]]
 
 
 async def _addresses(host: str, port: int) -> list[_Address]:
+    kind = socket.SOCK_STREAM
     try:  # a numeric address needs no resolver, and so no thread of the event loop's
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        numeric = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_NUMERICHOST)
+        return [(item[0], item[4]) for item in numeric]
     except OSError:
-        try:
-            found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            raise Broken(f"{host}: {_reason(error)}") from error
-    return [(item[0], item[4]) for item in found]
+        pass
+    try:
+        return [(item[0], item[4]) for item in await anyio.getaddrinfo(host, port, type=kind)]
+    except OSError as error:
+        raise Broken(f"{host}: {_reason(error)}") from error
 
 
-async def _connect_one(
-    family: socket.AddressFamily, address: tuple[Any, ...], name: str | None
-) -> Wire:
+async def _connect_one(family: socket.AddressFamily, address: tuple[Any, ...], name: str | None) -> Wire:
     sock = socket.socket(family, socket.SOCK_STREAM)
     wire = Wire(sock)
     try:
@@ -209,7 +209,8 @@ class Head:
 
     @property
     def content_type(self) -> str:
-        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        value: str = self.headers.get("content-type", "")
+        return value.partition(";")[0].strip().lower()
 
 
 class Client:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -125,16 +126,16 @@ Event = Started | Printed | Ended
 
 def process_event(message: Mapping[str, Any]) -> Event | None:
     """The event of a process stream's message; None for keepalives and what is not known."""
-    event = _mapping(message.get("event"))
+    event = mapping(message.get("event"))
     if "start" in event:
-        return Started(_integer(_mapping(event["start"]).get("pid", 0)))
+        return Started(_integer(mapping(event["start"]).get("pid", 0)))
     if "data" in event:
-        for stream, text in _mapping(event["data"]).items():
+        for stream, text in mapping(event["data"]).items():
             if stream in ("stdout", "stderr", "pty"):
                 return Printed(stream, _decode(text))
         return None
     if "end" in event:
-        end = _mapping(event["end"])
+        end = mapping(event["end"])
         status = str(end.get("status", ""))
         return Ended(_exit_code(_integer(end.get("exitCode", 0)), status), status)
     return None
@@ -171,7 +172,8 @@ def _exit_code(code: int, status: str) -> int:
     return 128 + (int(number) if number.isdecimal() else SIGNALS.get(name, 9))
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def mapping(value: object) -> Mapping[str, Any]:
+    """A JSON object as it is, anything else as an empty one."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
@@ -187,33 +189,6 @@ def _decode(text: object) -> bytes:
         return base64.b64decode(cast("Any", text), validate=True)
     except (TypeError, ValueError, binascii.Error) as error:
         raise Garbled("output that is not base64") from error
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One entry of a folder, as envd describes it. A link's type is that of its target."""
-
-    name: str
-    path: str
-    kind: str
-    size: int
-    mode: int
-
-    @property
-    def is_folder(self) -> bool:
-        return self.kind == "FILE_TYPE_DIRECTORY"
-
-
-def entry(value: object) -> Entry:
-    """An ``EntryInfo``."""
-    given = _mapping(value)
-    return Entry(
-        name=str(given.get("name", "")),
-        path=str(given.get("path", "")),
-        kind=str(given.get("type", "")),
-        size=_integer(given.get("size", 0)),
-        mode=_integer(given.get("mode", 0)),
-    )
 
 
 MIME_TYPES: Final = {
@@ -280,9 +255,12 @@ class Cell:
         self.exit_code = _system_exit(value) if name == "SystemExit" else 1
         if self.exit_code == 0 or (name == "SystemExit" and value.isdecimal()):
             return None
-        text = str(line.get("traceback") or f"{name}: {value}")
+        text = _COLOURS.sub("", str(line.get("traceback") or f"{name}: {value}"))
         return Printed("stderr", (text.rstrip("\n") + "\n").encode("utf-8", "surrogatepass"))
 
+
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+"""Tracebacks come coloured for a terminal; the text of a result is read by programs and models."""
 
 LOST_KERNEL: Final = {"UnexpectedEndOfExecution", "WebSocketError", "ContextRestarting"}
 
@@ -301,7 +279,7 @@ def _rich_outputs(line: Mapping[str, Any]) -> list[RichOutput]:
     outputs = [
         RichOutput(mime, _text(line[name])) for name, mime in MIME_TYPES.items() if line.get(name) is not None
     ]
-    extra = _mapping(line.get("extra"))
+    extra = mapping(line.get("extra"))
     return outputs + [RichOutput(mime, _text(value)) for mime, value in extra.items() if value is not None]
 
 
