@@ -367,6 +367,14 @@ async def test_code_sees_variables_and_is_interrupted(client: Client) -> None:
     await do(made.kill())
 
 
+async def test_a_kernel_that_dies_is_told_and_replaced(client: Client) -> None:
+    made = await do(client.interpreter.create(timeout=120, retries=0))
+    died = await do(made.run_code("import os; os._exit(1)", timeout=20))
+    assert died.error.name == "ContextRestarting"
+    assert (await do(made.run_code("1 + 1", timeout=20))).text == "2"
+    await do(made.kill())
+
+
 async def test_a_template_without_the_interpreter_port(client: Client, standin: StandInProcess) -> None:
     made = await client.create()
     host = made.get_host(8080)

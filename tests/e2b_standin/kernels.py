@@ -62,6 +62,10 @@ class Context:
     lost: asyncio.Event = field(default_factory=asyncio.Event)
     reason: str = "UnexpectedEndOfExecution"
     _named: bool = False
+    watcher: asyncio.Task[None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watcher = asyncio.create_task(self.watch())
 
     def describe(self) -> dict[str, str]:
         return {"id": self.id, "language": self.language, "cwd": self.cwd}
@@ -128,8 +132,22 @@ class Context:
                 if task is not None:
                     task.cancel()
 
+    async def watch(self) -> None:
+        """Start the kernel again whenever it dies by itself, as Jupyter does."""
+        while True:
+            await self.manager.provisioner.wait()
+            self.reason = "ContextRestarting"
+            self.lost.set()
+            self.client.stop_channels()
+            await self.manager.restart_kernel(now=True)
+            self.client = self.manager.client()
+            self.client.start_channels()
+            await self.client.wait_for_ready(timeout=60)
+            self.lost, self._named = asyncio.Event(), False
+
     async def stop(self, reason: str) -> None:
         """Stop the kernel; a running cell ends with ``reason``."""
+        self.watcher.cancel()
         self.reason = reason
         self.lost.set()
         self.client.stop_channels()
@@ -138,7 +156,7 @@ class Context:
 
 LOST = {
     "UnexpectedEndOfExecution": "Connection to the execution was closed before the execution was finished",
-    "WebSocketError": "The connections was lost, rerun the code to get the results",
+    "ContextRestarting": "Context was restarted",
 }
 
 
@@ -251,7 +269,6 @@ class Interpreter:
 
     async def create(self, request: Request) -> Response:
         body = await request.json()
-        await self._default_context(None)
         try:
             context = await self._start(body.get("language"), body.get("cwd") or HOME)
         except NoKernel as error:
@@ -259,8 +276,9 @@ class Interpreter:
         return JSONResponse(context.describe())
 
     async def list(self, request: Request) -> Response:
-        await self._default_context(None)
-        return JSONResponse([context.describe() for context in self._contexts.values()])
+        default = await self._default_context(None)
+        others = [context for context in self._contexts.values() if context is not default]
+        return JSONResponse([context.describe() for context in (default, *others)])
 
     async def restart(self, request: Request) -> Response:
         context = self._contexts.get(request.path_params["id"])
@@ -278,7 +296,7 @@ class Interpreter:
         await context.stop("UnexpectedEndOfExecution")
         return JSONResponse(None)
 
-    async def _default_context(self, language: str | None) -> Context | None:
+    async def _default_context(self, language: str | None) -> Context:
         """The real server has its default context before anything else; here it starts when needed."""
         async with self._lock:
             if _normal(language) != "python":
