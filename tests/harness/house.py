@@ -64,10 +64,15 @@ LAYOUT = {
         __init__
     """,
     "sandboxio_e2b": """
-        transport wire endpoints
+        transport wire endpoints shell
         failures
         control
-        envd interpreter
+        envd interpreter native
+        running
+        files
+        sandbox
+        backend
+        __init__
     """,
 }
 
@@ -96,6 +101,7 @@ OUTSIDE = {
     "sandboxio_e2b/envd": "anyio httpx",
     "sandboxio_e2b/interpreter": "anyio httpx",
     "sandboxio_e2b/failures": "httpx",
+    "sandboxio_e2b/native": "e2b packaging",
     "sandboxio_docker/guest": "",
     "sandboxio_e2b/": "anyio typing_extensions",
 }
@@ -106,6 +112,9 @@ NO_AWAIT = {
     "sandboxio_docker/guest_protocol",
     "sandboxio_docker/guest_wire",
     "sandboxio_docker/hostconfig",
+    "sandboxio_e2b/endpoints",
+    "sandboxio_e2b/shell",
+    "sandboxio_e2b/wire",
 }
 
 SHIELDS = {
