@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from sandboxio_docker import guest_protocol as w, launcher
 from sandboxio_docker.guest_wire import GuestWire
@@ -39,13 +39,13 @@ class Client:
             self.events[event.op].append(event)
             if isinstance(event, w.Output):
                 self.output[event.op, event.stream] += event.data
-                if self.credit:
-                    if answer := self.wire.consumed(event.op, event.stream, len(event.data)):
-                        self.send(answer)
-            if isinstance(event, w.Entries) and self.credit:
-                size = sum(11 + len(entry.name) for entry in event.entries)
-                if answer := self.wire.consumed(event.op, 0, size):
-                    self.send(answer)
+                self.give_back(event.op, event.stream, len(event.data))
+            elif isinstance(event, w.Entries):
+                self.give_back(event.op, 0, event.size)
+
+    def give_back(self, op: int, stream: int, size: int) -> None:
+        if self.credit and (frame := self.wire.consumed(op, stream, size)):
+            self.send(frame)
 
     def until(self, op: int, *kinds: type, seconds: float | None = None) -> Any:
         """The first event of one of these kinds in the operation."""
@@ -189,7 +189,7 @@ class Local(Client):
             self.process.stderr.close()
             os.close(self.out)
 
-    def __enter__(self) -> Local:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
