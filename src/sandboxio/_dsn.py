@@ -7,7 +7,6 @@ parameter; policy, caps, environment and secrets have no spelling here, on purpo
 from __future__ import annotations
 
 import re
-from urllib.parse import parse_qsl, unquote
 
 from ._request import check_timeout
 from .errors import ConfigurationError
@@ -26,6 +25,8 @@ def parse(dsn: str) -> BackendConfig:
     >>> parse("docker://python:3.12-slim?timeout=60").timeout
     60.0
     """
+    from urllib.parse import unquote  # noqa: PLC0415 - import time of the package
+
     match = _DSN.fullmatch(dsn)
     if match is None:
         raise ConfigurationError(
@@ -47,6 +48,8 @@ def parse(dsn: str) -> BackendConfig:
 
 
 def _parameters(query: str, backend: str) -> list[tuple[str, str]]:
+    from urllib.parse import parse_qsl  # noqa: PLC0415 - import time of the package
+
     pairs = parse_qsl(query, keep_blank_values=True)
     for name, _ in pairs:
         if _CREDENTIAL.search(name):

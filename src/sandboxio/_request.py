@@ -10,11 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ._redact import Redactor
 from .errors import ConfigurationError
 from .models import NetworkPolicy, Resources
+
+if TYPE_CHECKING:
+    from ._redact import Redactor
 
 MAX_ARGUMENT = 131_071
 """Bytes of one argument or ``NAME=value``: Linux MAX_ARG_STRLEN, 32 pages less the final NUL (execve(2))."""
@@ -43,6 +45,8 @@ class SandboxRequest:
     @cached_property
     def redactor(self) -> Redactor:
         """Takes the secrets of this sandbox out of any text; made once, for compiling it costs time."""
+        from ._redact import Redactor  # noqa: PLC0415 - no request, no import
+
         return Redactor(self.secrets.values()).including(self.env)
 
 

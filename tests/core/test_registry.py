@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -86,7 +85,7 @@ def test_a_known_backend_without_its_extra_says_what_to_install(monkeypatch: pyt
         def load(self) -> object:
             raise ModuleNotFoundError("No module named 'httpx'", name="httpx")
 
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **given: [Point()])
+    monkeypatch.setattr(registry, "_entry_points", lambda: [Point()])
     registry.unregister("e2b")
     with pytest.raises(BackendNotInstalled, match="httpx is missing") as caught:
         registry.resolve("e2b")
@@ -101,7 +100,7 @@ def test_a_missing_module_of_our_own_is_a_bug_and_not_an_extra(monkeypatch: pyte
         def load(self) -> object:
             raise ModuleNotFoundError("No module named 'sandboxio_e2b.gone'", name="sandboxio_e2b.gone")
 
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **given: [Point()])
+    monkeypatch.setattr(registry, "_entry_points", lambda: [Point()])
     with pytest.raises(ModuleNotFoundError):
         registry.resolve("e2b")
 
