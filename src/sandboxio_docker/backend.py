@@ -64,6 +64,9 @@ class DockerBackend(BaseBackend):
 
     With ``SBX_DOCKER_REAPER=0`` in the environment a container outlives a creator that crashed, until
     its lifetime ends, and is then left stopped for ``sandboxio reap``.
+
+    >>> DockerBackend(image="python:3.13-slim", channel="exec", host="unix:///run/podman/podman.sock")
+    <DockerBackend docker container>
     """
 
     name: ClassVar[str] = "docker"

@@ -13,6 +13,9 @@ class DockerContainer:
     """A live handle on the container behind a sandbox; outside the semver contract.
 
     ``engine.request(method, path)`` reaches everything that the Docker Engine API offers.
+
+    >>> DockerContainer("3f2a", Engine("unix:///var/run/docker.sock")).id
+    '3f2a'
     """
 
     id: str

@@ -35,6 +35,9 @@ class PullProgress:
     """One status line of a pull. ``layer`` is ``""`` for a line about the whole image.
 
     ``current`` and ``total`` are bytes of that layer, None where the engine gives none.
+
+    >>> PullProgress("Downloading", "1f2e", current=512, total=2048).layer
+    '1f2e'
     """
 
     status: str

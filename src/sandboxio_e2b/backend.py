@@ -72,6 +72,9 @@ class E2BBackend(BaseBackend):
     Args:
         audit: Where records of operations go.
         output_limit: Bytes kept of each stream of ``run`` and ``run_code``.
+
+    >>> E2BBackend(output_limit=1_000_000)
+    <E2BBackend e2b microvm>
     """
 
     name: ClassVar[str] = "e2b"
