@@ -37,9 +37,9 @@ EVENTS = ("socket.", "subprocess.", "os.system", "os.exec", "os.fork", "os.posix
 seen = []
 sys.addaudithook(lambda event, arguments: seen.append(event) if event.startswith(EVENTS) else None)
 start = _thread.start_new_thread
-def started(*arguments):
+def started(*arguments, **options):
     seen.append("thread")
-    return start(*arguments)
+    return start(*arguments, **options)
 _thread.start_new_thread = threading._start_new_thread = started
 threading._start_joinable_thread = started  # 3.13
 before = set(sys.modules)
