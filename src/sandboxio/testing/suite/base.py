@@ -15,7 +15,7 @@ import inspect
 import time
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from typing import Any, ClassVar, NoReturn, TypeVar, cast
 
 import anyio
@@ -23,7 +23,7 @@ import pytest
 from anyio.abc import TaskGroup
 
 from sandboxio.errors import SandboxError
-from sandboxio.models import Capability, ManagedSandbox, Resources
+from sandboxio.models import Capability, ManagedSandbox, NetworkPolicy, Resources
 from sandboxio.protocols import AsyncSandbox, Backend, ReapableBackend
 from sandboxio.testing.recording import RecordingSink
 
@@ -36,6 +36,8 @@ LABEL = "sbx_suite"
 """Metadata key by which a test finds its own sandboxes again."""
 MARK = "SBX_SUITE_MARK"
 """Environment variable by which a test finds the processes of one run, descendants included."""
+LIFETIME = 600.0
+"""Seconds that a sandbox of the suite lives if its test does not end it."""
 PATIENCE = 20.0
 """Seconds that anything may take which should be immediate."""
 
@@ -201,8 +203,8 @@ class Contract:
 
     # How tests are selected.
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         tests = {name for name in dir(cls) if name.startswith("test_")}
         for name, reason in cls.deviations.items():
             if name not in tests and tests:
@@ -248,20 +250,57 @@ class Contract:
     # What tests use.
 
     @asynccontextmanager
-    async def sandbox(self, *, label: str | None = None, **options: Any) -> AsyncGenerator[AsyncSandbox]:
-        """A sandbox that is killed at the end; leaving it is the test's business where that matters."""
-        sandbox = await self.created(label=label, **options)
+    async def sandbox(
+        self,
+        *,
+        label: str | None = None,
+        resources: Resources = Resources(),
+        network: NetworkPolicy = NetworkPolicy(),
+        env: dict[str, str] | None = None,
+        secrets: dict[str, str] | None = None,
+        timeout: float = LIFETIME,
+        metadata: dict[str, str] | None = None,
+    ) -> AsyncGenerator[AsyncSandbox]:
+        """A sandbox that is killed at the end, whatever the test did with it.
+
+        This last kill is tidying, not a check: what it raises is dropped.
+        """
+        sandbox = await self.created(
+            label=label,
+            resources=resources,
+            network=network,
+            env=env,
+            secrets=secrets,
+            timeout=timeout,
+            metadata=metadata,
+        )
         try:
             yield sandbox
         finally:
-            await sandbox.kill()
+            with suppress(SandboxError):
+                await sandbox.kill()
 
-    async def created(self, *, label: str | None = None, **options: Any) -> AsyncSandbox:
-        """A new sandbox with the suite's defaults."""
-        given: dict[str, str] = options.pop("metadata", None) or {}
-        metadata = {**given, LABEL: label or new_mark()}
-        options = {"template": self.template, "timeout": 600, **options}
-        return await cast("Backend", self.backend).create(metadata=metadata, **options)
+    async def created(
+        self,
+        *,
+        label: str | None = None,
+        resources: Resources = Resources(),
+        network: NetworkPolicy = NetworkPolicy(),
+        env: dict[str, str] | None = None,
+        secrets: dict[str, str] | None = None,
+        timeout: float = LIFETIME,
+        metadata: dict[str, str] | None = None,
+    ) -> AsyncSandbox:
+        """A new sandbox with the suite's template, for creations that should fail or are cancelled."""
+        return await cast("Backend", self.backend).create(
+            template=self.template,
+            resources=resources,
+            network=network,
+            env=env,
+            secrets=secrets,
+            timeout=timeout,
+            metadata={**(metadata or {}), LABEL: label or new_mark()},
+        )
 
     async def probe(self, name: str, *arguments: Any) -> Any:
         """The answer of a probe; its failures are told as such."""
@@ -288,7 +327,7 @@ class Contract:
         """Name the probe in whatever it raises."""
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # whatever it is, it came out of the author's probe
             raise AssertionError(
                 f"The probe {type(self).__name__}.{name} raised {type(error).__name__}: {error}. "
                 "A probe does its work, returns what its docstring says, or calls self.skip_probe()."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from typing import cast
 
 import anyio
 import pytest
@@ -77,8 +78,8 @@ class CancellationTests(Contract):
         outcome = await self.cancelled(create, lambda: anyio.sleep(delay))
         if isinstance(outcome, BaseException):
             self.assert_cancelled(outcome)
-        else:
-            await outcome.kill()  # type: ignore[attr-defined] # it was quicker than the cancellation
+        else:  # it was quicker than the cancellation
+            await cast("AsyncSandbox", outcome).kill()
         await self.assert_nothing_left(label)
 
     async def test_cancelling_a_slow_create_is_not_held_up(self) -> None:
@@ -91,66 +92,67 @@ class CancellationTests(Contract):
         await self.assert_nothing_left(label)
 
     async def test_leaving_the_context_while_cancelled_still_ends_it(self) -> None:
-        label = new_mark()
+        label, inside = new_mark(), anyio.Event()
 
-        async def live() -> None:
-            async with await self.created(label=label):
-                ready.set()
+        async def live(sandbox: AsyncSandbox) -> None:
+            async with sandbox:
+                inside.set()
                 await anyio.sleep_forever()
 
-        ready = anyio.Event()
-        self.assert_cancelled(await self.cancelled(live, ready.wait))
-        await self.assert_nothing_left(label)
+        async with self.sandbox(label=label) as sandbox:
+            self.assert_cancelled(await self.cancelled(lambda: live(sandbox), inside.wait))
+            await self.assert_nothing_left(label)
 
     async def test_a_cancelled_kill_still_ends_it(self) -> None:
         label = new_mark()
-        sandbox = await self.created(label=label)
-        with anyio.CancelScope() as scope:
-            scope.cancel()
-            await sandbox.kill()
-            await anyio.lowlevel.checkpoint()
-        assert scope.cancelled_caught, "kill() must not swallow the cancellation"
-        await self.assert_nothing_left(label)
+        async with self.sandbox(label=label) as sandbox:
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await sandbox.kill()
+                await anyio.lowlevel.checkpoint()
+            assert scope.cancelled_caught, "kill() must not swallow the cancellation"
+            await self.assert_nothing_left(label)
 
     async def test_kill_works_inside_a_shielded_scope(self) -> None:
         label = new_mark()
-        sandbox = await self.created(label=label)
-        with anyio.CancelScope() as scope:
-            scope.cancel()
-            with anyio.CancelScope(shield=True):
-                await sandbox.kill()
-                await sandbox.kill()
-        await self.assert_nothing_left(label)
+        async with self.sandbox(label=label) as sandbox:
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                with anyio.CancelScope(shield=True):
+                    await sandbox.kill()
+                    await sandbox.kill()
+            await self.assert_nothing_left(label)
 
     async def test_a_kill_without_answer_ends_with_a_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SBX_TEARDOWN_GRACE", "1")
-        sandbox = await self.created(metadata={"tenant_id": "acme"})
-        with self.simulated("simulate_kill_hang", sandbox), warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            async with self.within(PATIENCE, "a kill that the provider does not answer"):
-                await sandbox.kill()
-        await sandbox.kill()
+        async with self.sandbox(metadata={"tenant_id": "acme"}) as sandbox:
+            with (
+                self.simulated("simulate_kill_hang", sandbox),
+                warnings.catch_warnings(record=True) as caught,
+            ):
+                warnings.simplefilter("always")
+                async with self.within(PATIENCE, "a kill that the provider does not answer"):
+                    await sandbox.kill()
         texts = [str(each.message) for each in caught if each.category is OrphanedSandboxWarning]
         assert len(texts) == 1, f"one OrphanedSandboxWarning was expected, got {texts}"
         for expected in (sandbox.id, self.backend.name, "tenant_id", "acme"):
             assert expected in texts[0]
 
     async def test_a_refused_kill_is_a_connect_error(self) -> None:
-        sandbox = await self.created()
-        with self.simulated("simulate_kill_failure", sandbox):
-            with pytest.raises(ConnectError) as caught:
-                await sandbox.kill()
-            assert "sandboxio reap" in caught.value.hint
-            assert "--kill" in caught.value.hint
-        await sandbox.kill()
+        async with self.sandbox() as sandbox:
+            with self.simulated("simulate_kill_failure", sandbox):
+                with pytest.raises(ConnectError) as caught:
+                    await sandbox.kill()
+                assert "sandboxio reap" in caught.value.hint
+                assert "--kill" in caught.value.hint
+            await sandbox.kill()
 
     async def test_a_refused_kill_does_not_replace_the_exception_of_the_body(self) -> None:
-        sandbox = await self.created()
         mine = ValueError("mine")
-        with self.simulated("simulate_kill_failure", sandbox), warnings.catch_warnings(record=True):
-            warnings.simplefilter("always")
-            with pytest.raises(ValueError, match="mine") as caught:
-                async with sandbox:
-                    raise mine
-            assert caught.value is mine
-        await sandbox.kill()
+        async with self.sandbox() as sandbox:
+            with self.simulated("simulate_kill_failure", sandbox), warnings.catch_warnings(record=True):
+                warnings.simplefilter("always")
+                with pytest.raises(ValueError, match="mine") as caught:
+                    async with sandbox:
+                        raise mine
+                assert caught.value is mine

@@ -222,13 +222,13 @@ class FileTests(Contract):
 
     @needs(Capability.FILESYSTEM)
     async def test_files_of_an_ended_sandbox_are_gone(self) -> None:
-        sandbox = await self.created()
-        await sandbox.files.write("file", b"x")
-        await sandbox.kill()
-        with pytest.raises(SandboxGone):
-            await sandbox.files.read("file")
-        with pytest.raises(SandboxGone):
-            await sandbox.files.write("file", b"y")
+        async with self.sandbox() as sandbox:
+            await sandbox.files.write("file", b"x")
+            await sandbox.kill()
+            with pytest.raises(SandboxGone):
+                await sandbox.files.read("file")
+            with pytest.raises(SandboxGone):
+                await sandbox.files.write("file", b"y")
 
     async def names(self, entries: list[FileInfo]) -> list[str]:
         """The last part of each path, sorted."""

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import sandboxio
 from sandboxio import api
 from sandboxio.errors import CapabilityNotSupported, ConfigurationError, UnverifiedIsolationWarning
 from sandboxio.models import Capability, IsolationTier, NetworkPolicy, Resources
@@ -140,7 +139,7 @@ class IsolationTests(Contract):
         with named(self.backend) as target:
             for required in too_high:
                 with pytest.raises(ConfigurationError, match=required.value):
-                    await sandboxio.create(target, require_isolation=required, metadata={"sbx_suite": label})
+                    await api.create(target, require_isolation=required, metadata={"sbx_suite": label})
         await self.assert_nothing_left(label)
 
     @needs(Capability.NETWORK_POLICY)
@@ -150,23 +149,21 @@ class IsolationTests(Contract):
         if not met:
             pytest.skip(f"backend {self.backend.name!r} is of an unknown tier, which satisfies nothing")
         with named(self.backend) as target:
-            options: dict[str, Any] = {"template": self.template, "timeout": 600}
-            async with await sandboxio.create(target, require_isolation=met[-1], **options) as sandbox:
+            async with await api.create(target, require_isolation=met[-1], template=self.template) as sandbox:
                 assert sandbox.isolation.satisfies(met[-1])
 
     async def test_requiring_the_unknown_tier_is_refused(self) -> None:
         with named(self.backend) as target, pytest.raises(ConfigurationError, match="UNKNOWN"):
-            await sandboxio.create(target, require_isolation=IsolationTier.UNKNOWN)
+            await api.create(target, require_isolation=IsolationTier.UNKNOWN)
 
     async def test_an_unknown_tier_is_warned_about_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         if self.backend.isolation is not IsolationTier.UNKNOWN:
             pytest.skip(f"backend {self.backend.name!r} is of tier {self.backend.isolation.value}")
         monkeypatch.setattr(api, "_warned", set[str]())
-        options: dict[str, Any] = {"template": self.template, "timeout": 600}
         with named(self.backend) as target, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for _ in range(2):
-                async with await sandboxio.create(target, **options):
+                async with await api.create(target, template=self.template):
                     pass
         found = [each for each in caught if each.category is UnverifiedIsolationWarning]
         assert len(found) == 1

@@ -10,7 +10,7 @@ from sandboxio.errors import ConnectError, SandboxError, SandboxGone
 from sandboxio.models import Capability
 from sandboxio.protocols import AsyncSandbox
 
-from .base import PATIENCE, Contract, needs, new_mark
+from .base import MARK, PATIENCE, Contract, needs, new_mark
 
 
 class LifecycleTests(Contract):
@@ -39,97 +39,92 @@ class LifecycleTests(Contract):
 
     @needs(Capability.RUN_COMMAND, Capability.FILESYSTEM)
     async def test_sandboxes_made_at_once_share_nothing(self) -> None:
-        made: list[AsyncSandbox] = []
+        async def live(number: int) -> None:
+            async with self.sandbox(env={"NUMBER": str(number)}) as sandbox:
+                await sandbox.files.write("number", str(number))
+                result = await sandbox.run([*self.cmd_printenv, "NUMBER"])
+                assert result.stdout == f"{number}\n"
+                assert await sandbox.files.read("number") == str(number).encode()
 
-        async def make(number: int) -> None:
-            sandbox = await self.created(env={"NUMBER": str(number)})
-            made.append(sandbox)
-            await sandbox.files.write("number", str(number))
-            result = await sandbox.run([*self.cmd_printenv, "NUMBER"])
-            assert result.stdout == f"{number}\n"
-            assert await sandbox.files.read("number") == str(number).encode()
-
-        try:
-            async with self.tasks() as tasks:
-                for number in range(3):
-                    tasks.start_soon(make, number)
-        finally:
-            for sandbox in made:
-                await sandbox.kill()
+        async with self.tasks() as tasks:
+            for number in range(3):
+                tasks.start_soon(live, number)
 
     async def test_kill_ends_it(self) -> None:
-        sandbox = await self.created()
-        await sandbox.kill()
-        await self.ended(sandbox)
+        async with self.sandbox() as sandbox:
+            await sandbox.kill()
+            await self.ended(sandbox)
 
     async def test_leaving_the_context_ends_it(self) -> None:
-        async with await self.created() as sandbox:
-            pass
-        await self.ended(sandbox)
+        async with self.sandbox() as sandbox:
+            async with sandbox as entered:
+                assert entered is sandbox
+            await self.ended(sandbox)
 
     async def test_an_exception_in_the_context_ends_it_and_passes_through(self) -> None:
         mine = ValueError("mine")
-        sandbox = await self.created()
-        with pytest.raises(ValueError, match="mine") as caught:
-            async with sandbox:
-                raise mine
-        assert caught.value is mine
-        await self.ended(sandbox)
+        async with self.sandbox() as sandbox:
+            with pytest.raises(ValueError, match="mine") as caught:
+                async with sandbox:
+                    raise mine
+            assert caught.value is mine
+            await self.ended(sandbox)
 
     async def test_an_ended_sandbox_is_not_held_by_the_provider(self) -> None:
         label = new_mark()
         async with self.sandbox(label=label) as sandbox:
             held = await self.probe("provider_sandboxes", label)
             assert [each.sandbox_id for each in held] == [sandbox.id]
-        await self.assert_nothing_left(label)
+            await sandbox.kill()
+            await self.assert_nothing_left(label)
 
     async def test_kill_is_idempotent(self) -> None:
-        sandbox = await self.created()
-        for _ in range(3):
-            await sandbox.kill()
+        async with self.sandbox() as sandbox:
+            for _ in range(3):
+                await sandbox.kill()
 
     async def test_kills_at_the_same_time_all_succeed(self) -> None:
-        sandbox = await self.created()
-        async with self.tasks() as tasks:
-            for _ in range(3):
-                tasks.start_soon(sandbox.kill)
-        await self.ended(sandbox)
+        async with self.sandbox() as sandbox:
+            async with self.tasks() as tasks:
+                for _ in range(3):
+                    tasks.start_soon(sandbox.kill)
+            await self.ended(sandbox)
 
     @needs(Capability.RUN_COMMAND)
     async def test_kill_ends_what_runs_and_tells_it(self) -> None:
         mark, caught = new_mark(), list[SandboxError]()
-        sandbox = await self.created()
 
-        async def hang() -> None:
+        async def hang(sandbox: AsyncSandbox) -> None:
             try:
-                await sandbox.run(self.cmd_hang, env={"SBX_SUITE_MARK": mark}, timeout=500)
+                await sandbox.run(self.cmd_hang, env={MARK: mark}, timeout=500)
             except SandboxError as error:
                 caught.append(error)
 
         async with (
-            self.within(3 * PATIENCE, "a run in a sandbox that is killed"),
+            self.sandbox() as sandbox,
+            self.within(3 * PATIENCE, "a run in a killed sandbox"),
             self.tasks() as tasks,
         ):
-            tasks.start_soon(hang)
+            tasks.start_soon(hang, sandbox)
             await self.assert_running(sandbox, mark)
             await sandbox.kill()
         assert [type(error) for error in caught] == [SandboxGone]
 
     async def test_kill_is_bounded(self) -> None:
-        sandbox = await self.created()
-        began = time.monotonic()
-        await sandbox.kill()
-        assert time.monotonic() - began < PATIENCE
+        async with self.sandbox() as sandbox:
+            began = time.monotonic()
+            await sandbox.kill()
+            assert time.monotonic() - began < PATIENCE
 
     async def test_connecting_to_an_unknown_sandbox_is_refused(self) -> None:
         with pytest.raises(ConnectError):
             await self.backend.connect("no-such-sandbox-" + new_mark())
 
     async def test_connecting_to_an_ended_sandbox_is_refused(self) -> None:
-        sandbox = await self.created()
-        await sandbox.kill()
-        with pytest.raises(ConnectError):
-            await self.backend.connect(sandbox.id)
+        async with self.sandbox() as sandbox:
+            await sandbox.kill()
+            with pytest.raises(ConnectError):
+                await self.backend.connect(sandbox.id)
 
     @needs(Capability.RUN_COMMAND)
     async def test_connecting_gives_a_handle_on_the_same_sandbox(self) -> None:
@@ -145,20 +140,18 @@ class LifecycleTests(Contract):
                 await sandbox.run([*self.cmd_echo, "hello"])
 
     async def test_it_may_be_made_used_and_ended_in_different_tasks(self) -> None:
-        made: list[AsyncSandbox] = []
+        async def enter(sandbox: AsyncSandbox) -> None:
+            await sandbox.__aenter__()
 
-        async def make() -> None:
-            made.append(await self.created())
-            await made[0].__aenter__()
-
-        async def use() -> None:
+        async def use(sandbox: AsyncSandbox) -> None:
             if Capability.RUN_COMMAND in self.backend.capabilities:
-                assert (await made[0].run([*self.cmd_echo, "hello"])).ok
+                assert (await sandbox.run([*self.cmd_echo, "hello"])).ok
 
-        async def end() -> None:
-            await made[0].__aexit__(None, None, None)
+        async def end(sandbox: AsyncSandbox) -> None:
+            await sandbox.__aexit__(None, None, None)
 
-        for step in (make, use, end):
-            async with self.tasks() as tasks:
-                tasks.start_soon(step)
-        await self.ended(made[0])
+        async with self.sandbox() as sandbox:
+            for step in (enter, use, end):
+                async with self.tasks() as tasks:
+                    tasks.start_soon(step, sandbox)
+            await self.ended(sandbox)

@@ -124,8 +124,7 @@ class SecretTests(Contract):
         before = len(self.audit_sink.events) if self.audit_sink is not None else 0
         with caplog.at_level(logging.DEBUG), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            options: dict[str, Any] = {"secrets": {"VALUE": secret}, "env": {"API_TOKEN": credential}}
-            async with self.sandbox(**options) as sandbox:
+            async with self.sandbox(secrets={"VALUE": secret}, env={"API_TOKEN": credential}) as sandbox:
                 texts += [repr(sandbox), str(sandbox), repr(self.backend)]
                 for leak in (secret, credential):
                     await self.provoke(sandbox, leak, texts)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import inspect
 import threading
-from typing import Any
 
 import pytest
 
-import sandboxio
 from sandboxio import protocols, sync
 from sandboxio.errors import ConnectError, PathNotFound, SandboxGone
 from sandboxio.models import Capability
@@ -30,11 +28,6 @@ TWINS: tuple[tuple[type, type, dict[str, str]], ...] = (
 class SyncTests(Contract):
     """Row "Sync parity"."""
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """What each creation of these tests gets."""
-        return {"template": self.template, "timeout": 600}
-
     def test_every_async_member_has_its_blocking_twin(self) -> None:
         for port, twin, renamed in TWINS:
             for name, member in vars(port).items():
@@ -53,7 +46,7 @@ class SyncTests(Contract):
     @needs(Capability.RUN_COMMAND)
     def test_blocking_calls_work_and_leave_no_thread(self) -> None:
         before = set(threading.enumerate())
-        with named(self.backend) as target, sandboxio.create_sync(target, **self.options) as sandbox:
+        with named(self.backend) as target, sync.create_sync(target, template=self.template) as sandbox:
             assert sandbox.run([*self.cmd_echo, "hello"]).stdout == "hello\n"
             assert sandbox.run([*self.cmd_exit, "3"]).exit_code == 3
             if Capability.STREAMING in sandbox.capabilities:
@@ -69,8 +62,8 @@ class SyncTests(Contract):
     def test_blocking_calls_raise_the_same_errors(self) -> None:
         with named(self.backend) as target:
             with pytest.raises(ConnectError):
-                sandboxio.connect_sync(target, "no-such-sandbox")
-            with sandboxio.create_sync(target, **self.options) as sandbox:
+                sync.connect_sync(target, "no-such-sandbox")
+            with sync.create_sync(target, template=self.template) as sandbox:
                 if Capability.FILESYSTEM in sandbox.capabilities:
                     with pytest.raises(PathNotFound):
                         sandbox.files.read("missing")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from sandboxio.errors import CapabilityNotSupported, ConfigurationError, ResourceLimitExceeded
@@ -30,10 +28,10 @@ class NetworkTests(Contract):
                 )
             reached = canary.visits
             assert reached
-            choices: tuple[dict[str, Any], ...] = ({}, {"network": NetworkPolicy()})
-            for options in choices:
-                async with self.sandbox(**options) as sandbox:
-                    assert not await self.fetched(sandbox, canary)
+            async with self.sandbox() as sandbox:
+                assert not await self.fetched(sandbox, canary)
+            async with await self.backend.create(template=self.template) as sandbox:
+                assert not await self.fetched(sandbox, canary), "deny is the default of create() itself"
             assert canary.visits == reached, "egress is denied, and the canary was reached"
 
     @needs(Capability.NETWORK_POLICY, Capability.RUN_COMMAND)

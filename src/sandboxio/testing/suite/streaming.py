@@ -135,11 +135,11 @@ class StreamTests(Contract):
 
     @needs(Capability.STREAMING)
     async def test_stream_in_an_ended_sandbox_is_refused(self) -> None:
-        sandbox = await self.created()
-        await sandbox.kill()
-        with pytest.raises(SandboxGone):
-            async with sandbox.stream(self.cmd_both):
-                pass
+        async with self.sandbox() as sandbox:
+            await sandbox.kill()
+            with pytest.raises(SandboxGone):
+                async with sandbox.stream(self.cmd_both):
+                    pass
 
 
 class StreamCleanupTests(Contract):
