@@ -299,6 +299,11 @@ def _try(path: str) -> OSError | None:
 def _why(error: BaseException) -> tuple[str, str]:
     """Reason and fix for a connection that failed."""
     hint = EngineUnavailable.default_hint
+    # these two are OSErrors with numbers of their own: an SSLError's 1 is not EPERM
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {error.reason or error}", _TLS
+    if isinstance(error, socket.gaierror):
+        return "the host name is not known", "Check the host name in DOCKER_HOST."
     code = error.errno if isinstance(error, OSError) else None
     if code == errno.ENOENT:
         return "there is no such socket", hint
@@ -311,10 +316,6 @@ def _why(error: BaseException) -> tuple[str, str]:
         if path and not _is_socket(path):
             return "it is not a socket", "Give the path of the engine's socket."
         return "connection refused: nothing listens there", hint
-    if isinstance(error, ssl.SSLError):
-        return f"TLS failed: {error.reason or error}", _TLS
-    if isinstance(error, socket.gaierror):
-        return "the host name is not known", "Check the host name in DOCKER_HOST."
     return " ".join(str(error).split()) or type(error).__name__, hint
 
 

@@ -418,6 +418,9 @@ def _error_of(request: _Request, response: httpx.Response) -> EngineError:
 
 # --- failures ------------------------------------------------------------------------------------
 
+_TLS_OR_NOT: Final = (
+    "Check that it runs, and that it wants what DOCKER_TLS_VERIFY and DOCKER_CERT_PATH say: TLS or not."
+)
 _NOT_DOCKER: Final = "Check the address: DOCKER_HOST, or the current `docker context`."
 
 
@@ -429,22 +432,18 @@ def _typed(engine: Engine, request: _Request, exchange: Exchange) -> Generator[N
     except httpx.ConnectError as error:
         raise engine.endpoint.explain(error.__cause__ or error) from error
     except httpx.TransportError as error:
-        raise _broken(engine, request, _words(error), exchange) from error
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise _broken(engine, request, reason, exchange) from error
 
 
 def _broken(engine: Engine, request: _Request, reason: str, exchange: Exchange) -> EngineUnavailable:
+    endpoint = engine.endpoint
     failure = EngineUnavailable(
-        f"The engine at {engine.endpoint} did not serve {request.operation}: {reason}."
+        f"The engine at {endpoint} did not serve {request.operation}: {reason}.",
+        hint=_TLS_OR_NOT if endpoint.port else None,
     )
     failure.sent = exchange.sent
     return failure
-
-
-def _words(error: httpx.TransportError) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, httpx.RemoteProtocolError) and "status line" in text:
-        return f"what answers there does not speak HTTP ({text[:120]})"
-    return text[:300]
 
 
 # --- versions ------------------------------------------------------------------------------------

@@ -85,9 +85,8 @@ def parse_reference(text: str) -> Reference:
 def _check_name(text: str, name: str) -> str:
     """The registry's domain in a name, ``""`` for none; raises for an illegal name."""
     first, slash, rest = name.partition("/")
-    has_domain = bool(slash) and (
-        "." in first or ":" in first or first == "localhost" or first != first.lower()
-    )
+    # newer engines also take a first part with capitals for a host; older ones refuse it, and so do we
+    has_domain = bool(slash) and ("." in first or ":" in first or first == "localhost")
     if has_domain and not _DOMAIN.fullmatch(first):
         raise _bad(text, f"{first!r} is not a registry's address")
     for part in (rest if has_domain else name).split("/"):

@@ -193,7 +193,18 @@ class Exchange:
         try:
             return self._http.next_event()
         except h11.RemoteProtocolError as error:
-            raise httpx.RemoteProtocolError(str(error), request=self._request) from error
+            raise httpx.RemoteProtocolError(self._why(error), request=self._request) from error
+
+    def _why(self, error: h11.RemoteProtocolError) -> str:
+        """What went wrong, where h11 can only speak of its own states."""
+        unread, ended = self._http.trailing_data
+        if self._head is None and (unread or not ended) and not unread.startswith(b"HTTP/1."):
+            what = f"it sent {bytes(unread[:40])!r}" if unread else f"{error}"[:80]
+            return f"what answers there does not speak HTTP ({what})"
+        if not ended:
+            return str(error)
+        where = "in the middle of the answer" if self._head or unread else "without an answer"
+        return f"the connection was closed {where}"
 
 
 class Upload(httpx.AsyncByteStream):

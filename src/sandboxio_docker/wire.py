@@ -11,7 +11,7 @@ import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Final
 
 import anyio
@@ -96,15 +96,25 @@ class Wire:
         self._check().shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Close now. Tasks that wait on the wire wake with ``anyio.ClosedResourceError``."""
+        """Close now. Tasks that wait on the wire wake with ``anyio.ClosedResourceError``.
+
+        The other side sees the end at once. The descriptor is kept until those tasks have woken: anyio's
+        asyncio backend knows waits by number (4.16, ``wait_readable``), and a new connection that got
+        the number meanwhile would never wake.
+        """
         if self.closed:
             return
         self.closed = True
+        told = False
         try:
-            if self._waiting:  # closing a descriptor wakes nobody by itself
+            if self._waiting:
+                with suppress(OSError):  # not connected yet
+                    self.sock.shutdown(socket.SHUT_RDWR)
                 anyio.notify_closing(self.sock)
+                told = True
         finally:  # also where no event loop runs any more: after a loop's end, in another thread
-            self.sock.close()
+            if not told:
+                self.sock.close()
 
     def _check(self) -> socket.socket:
         if self.closed:
@@ -124,6 +134,8 @@ class Wire:
             await wait(sock)
         finally:
             self._waiting -= 1
+            if self.closed and not self._waiting:
+                sock.close()
 
 
 async def connect(endpoint: Endpoint, tls: ssl.SSLContext | None) -> Wire:
@@ -155,10 +167,8 @@ async def _connect_tcp(endpoint: Endpoint) -> Wire:
 
 
 async def _resolve(host: str, port: int) -> Iterable[tuple[int, int, int, str, Any]]:
-    try:  # an address as digits needs no look-up
+    with suppress(socket.gaierror, UnicodeError):  # an address as digits needs no look-up
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-    except socket.gaierror:
-        pass
     try:  # the one place where the event loop uses a thread of its own: the system's resolver blocks
         return await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except UnicodeError as error:  # an empty or overlong label
