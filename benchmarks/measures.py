@@ -76,7 +76,9 @@ def open_all(subjects: Iterable[Subject], say: Progress) -> list[Subject]:
     return opened
 
 
-def calls(subjects: Sequence[Subject], thing: str, rounds: int, say: Progress, *, fast: int = 10, slow: int = 2) -> Measure:
+def calls(
+    subjects: Sequence[Subject], thing: str, rounds: int, say: Progress, *, fast: int = 10, slow: int = 2
+) -> Measure:
     """Seconds of one call of ``thing``."""
     measure = Measure(thing, "s", "less")
     able = [subject for subject in subjects if hasattr(subject, thing)]
@@ -103,8 +105,15 @@ def bursts(subjects: Sequence[Subject], rounds: int, say: Progress, *, count: in
 
 def creates(rounds: int, say: Progress) -> Measure:
     """Seconds from create() to the result of the first command, and the end of the sandbox left out."""
-    measure = Measure("create_to_first", "s", "less")
-    subjects: list[Subject] = [RawEngine(), Ours("guest"), Ours("guest", "trio"), Ours("exec"), DockerPy(), AioDocker()]
+    measure = Measure("first_result", "s", "less")
+    subjects: list[Subject] = [
+        RawEngine(),
+        Ours("guest"),
+        Ours("guest", "trio"),
+        Ours("exec"),
+        DockerPy(),
+        AioDocker(),
+    ]
     opened = open_all(subjects, say)
     try:
         for number in range(rounds + 1):
@@ -164,7 +173,11 @@ def endings(rounds: int, say: Progress) -> list[Measure]:
 def imports(rounds: int, say: Progress) -> Measure:
     """Seconds of ``import sandboxio`` in a new interpreter, and of nothing."""
     measure = Measure("import", "s", "less")
-    programs = {"import sandboxio": "import sandboxio", "python -c pass": "pass", "import docker": "import docker"}
+    programs = {
+        "import sandboxio": "import sandboxio",
+        "python -c pass": "pass",
+        "import docker": "import docker",
+    }
     for number in range(rounds + 1):
         for name, program in programs.items():
             start = time.perf_counter()

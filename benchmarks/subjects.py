@@ -211,9 +211,7 @@ class OursSync(Subject):
     name = "sandboxio guest (sync)"
 
     def open(self) -> None:
-        self.sandbox: SyncSandbox = sandboxio.create_sync(
-            f"docker://{settings.IMAGE}", timeout=3600
-        )
+        self.sandbox: SyncSandbox = sandboxio.create_sync(f"docker://{settings.IMAGE}", timeout=3600)
         self.true()
 
     def close(self) -> None:
