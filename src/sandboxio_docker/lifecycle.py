@@ -114,8 +114,9 @@ async def remove(engine: Engine, container: str) -> bool:
             if error.status == 404:
                 return removed
             if error.fault is not Fault.REMOVING:
-                raise error.to(
-                    ConnectError, f"The engine did not remove container {container[:12]}: {error.reason}"
+                raise ConnectError(
+                    f"The engine did not remove container {container[:12]}: {error.reason}",
+                    hint="Repair the engine, then remove what is left with `sandboxio reap --kill`.",
                 ) from error
         else:
             return True
