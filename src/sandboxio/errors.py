@@ -84,7 +84,7 @@ class SandboxError(Exception):
             raise TypeError(f"{type(self).__name__} is a base class: raise one that has a code")
         super().__init__(message)
         self.message = message
-        self.hint = self.default_hint if hint is None else hint
+        self.hint: str = self.default_hint if hint is None else hint
 
     @property
     def url(self) -> str:

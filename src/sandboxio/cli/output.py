@@ -38,7 +38,7 @@ class Output:
         self._stream: TextIO | None = sys.stdout
         _tolerate_any_text(sys.stdout)
         _tolerate_any_text(sys.stderr)
-        self.is_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        self.is_terminal: bool = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
         self._colour = self.is_terminal and not os.environ.get("NO_COLOR")
         self._width = shutil.get_terminal_size().columns if self.is_terminal else 0
 
@@ -165,7 +165,7 @@ class ProgressLine:
     def __init__(self, width: int) -> None:
         self._width = width
         self._parts: dict[tuple[str, str], tuple[int, int]] = {}
-        self.shown = ""
+        self.shown: str = ""
 
     def after(self, progress: Progress) -> str:
         """The line to show now; "" if it has not changed."""

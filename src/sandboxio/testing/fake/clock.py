@@ -13,7 +13,7 @@ class VirtualClock:
     """
 
     def __init__(self, scale: float) -> None:
-        self.now = 0.0
+        self.now: float = 0.0
         self._scale = scale
 
     async def wait(self, until: float, interrupt: anyio.Event) -> None:

@@ -91,4 +91,6 @@ class FakeExecution(Execution):
 
     def _end(self, exit_code: int, *, timed_out: bool = False) -> None:
         run = self._run
-        self.exit = Exit(exit_code, timed_out=timed_out, results=run.results, network_denials=run.denials)
+        self.exit: Exit | None = Exit(
+            exit_code, timed_out=timed_out, results=run.results, network_denials=run.denials
+        )

@@ -46,7 +46,7 @@ class Job:
         self.pipe = pipe
         self.text = text
         self.env = env
-        self.wakes_at = now
+        self.wakes_at: float = now
         self.exit_code: int | None = None
         self.error: SandboxError | None = None
         self._program = program

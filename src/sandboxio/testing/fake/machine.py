@@ -37,14 +37,14 @@ class Machine:
     def __init__(self, sandbox_id: str, request: SandboxRequest, clock: VirtualClock) -> None:
         self.id = sandbox_id
         self.request = request
-        self.template = request.template
-        self.labels = dict(request.metadata)
-        self.created_at = datetime.now(UTC)
+        self.template: str | None = request.template
+        self.labels: dict[str, str] = dict(request.metadata)
+        self.created_at: datetime = datetime.now(UTC)
         self.clock = clock
-        self.expires_at = clock.now + request.timeout
-        self.tree = Tree()
-        self.network = Network(request.network)
-        self.resources = _applied(request.resources)
+        self.expires_at: float = clock.now + request.timeout
+        self.tree: Tree = Tree()
+        self.network: Network = Network(request.network)
+        self.resources: Resources = _applied(request.resources)
         self.ended: str | None = None
         self._runs: list[Run] = []
         self._contexts: dict[str, dict[str, Any]] = {}

@@ -69,7 +69,7 @@ class Contract:
     default for a POSIX image.
     """
 
-    pytestmark = pytest.mark.anyio
+    pytestmark: ClassVar[pytest.MarkDecorator] = pytest.mark.anyio
 
     backend: ClassVar[Any]
     deviations: ClassVar[dict[str, str]] = {}
