@@ -65,7 +65,7 @@ LAYOUT = {
     """,
     "sandboxio_e2b": """
         transport wire endpoints shell
-        failures
+        failures diagnose
         control
         envd interpreter native
         running

@@ -31,11 +31,13 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     pytester.makeini("\n".join(lines))
     pytester.makeconftest((ROOT / "conftest.py").read_text())
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
     def run(source: str, *arguments: str) -> pytest.RunResult:
         pytester.makepyfile(source)
-        plain = ["-p", "no:asyncio", "-p", "no:trio", "-p", "no:randomly", "-p", "no:cacheprovider"]
-        return pytester.runpytest_subprocess("-ra", *plain, *arguments, timeout=60)
+        # Only the plugins that the rules are about: loading all takes longer than the run itself.
+        plugins = ["-p", "anyio", "-p", "pytest_timeout", "-p", "no:cacheprovider"]
+        return pytester.runpytest_subprocess("-ra", *plugins, *arguments, timeout=60)
 
     return run
 
@@ -43,66 +45,41 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
 # Both loops
 
 
-@pytest.mark.parametrize(
-    ("source", "names"),
-    [
-        pytest.param(
-            """
-            import pytest
-            @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-            async def test_only_asyncio(): pass
-            """,
-            ["test_only_asyncio", "does not run on trio"],
-            id="one parameter",
-        ),
-        pytest.param(
-            """
+def test_an_async_test_without_its_twin_stops_the_run(run: Run, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_own_fixture="""
             import pytest
             @pytest.fixture
             def anyio_backend(): return "trio"
-            async def test_own_fixture(): pass
-            """,
-            ["test_own_fixture", "does not run on asyncio and trio"],
-            id="own fixture",
-        ),
-        pytest.param(
+            async def test_overridden(): pass
             """
-            import pytest
-            class TestGroup:
-                @pytest.mark.parametrize("n", [1, 2])
-                @pytest.mark.parametrize("anyio_backend", [("trio", {})])
-                async def test_in_class(self, n): pass
-            """,
-            ["test_in_class", "does not run on asyncio"],
-            id="in a class",
-        ),
-        pytest.param(
-            """
-            import pytest
-            from hypothesis import given, strategies as st
-            @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-            @given(n=st.integers())
-            async def test_drawn(n): pass
-            """,
-            ["test_drawn", "does not run on trio"],
-            id="hypothesis",
-        ),
-    ],
-)
-def test_an_async_test_without_its_twin_stops_the_run(run: Run, source: str, names: list[str]) -> None:
-    result = run(source)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"*{names[0]}*{names[1]}"])
-
-
-def test_the_twin_check_sees_tests_that_a_filter_takes_away(run: Run) -> None:
+    )
     source = """
         import pytest
-        def test_plain(): pass
+        from hypothesis import given, strategies as st
         @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-        async def test_lone(): pass
+        async def test_only_asyncio(): pass
+        class TestGroup:
+            @pytest.mark.parametrize("n", [1, 2])
+            @pytest.mark.parametrize("anyio_backend", [("trio", {})])
+            async def test_in_class(self, n): pass
+        @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+        @given(n=st.integers())
+        async def test_drawn(n): pass
+        def test_plain(): pass
+        async def test_twins(): pass
         """
-    assert run(source, "-k", "plain").ret == pytest.ExitCode.USAGE_ERROR
+    result = run(source, "-k", "plain")  # what a filter takes away is looked at, too
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    for line in (
+        "test_only_asyncio*: does not run on trio",
+        "TestGroup::test_in_class*1]: does not run on asyncio",
+        "TestGroup::test_in_class*2]: does not run on asyncio",
+        "test_drawn*: does not run on trio",
+        "test_own_fixture.py::test_overridden: does not run on asyncio and trio",
+    ):
+        result.stderr.fnmatch_lines([f"*{line}"])
+    result.stderr.no_fnmatch_line("*test_twins*")
 
 
 def test_twins_and_declared_exceptions_pass(run: Run) -> None:
@@ -385,4 +362,3 @@ def test_what_is_required_and_missing_fails(run: Run, monkeypatch: pytest.Monkey
     result.stdout.fnmatch_lines(["*--require docker: no Docker engine answers at *"])
     result = run(NEEDY, "--require", "docker", "--require", "e2b")
     result.assert_outcomes(passed=1, errors=4)
-    assert run(NEEDY, "--require", "moon").ret == pytest.ExitCode.USAGE_ERROR
