@@ -96,6 +96,8 @@ class Owner(Protocol):
 
     def describe_timeout(self, seconds: float) -> str: ...
 
+    def mark_gone(self, why: str) -> None: ...
+
 
 @asynccontextmanager
 async def running(execution: Execution, owner: Owner) -> AsyncGenerator[None]:
@@ -203,6 +205,7 @@ class BaseProcess:
                 await self._before_deadline(self._execution.start)
         except BaseException as error:  # put down and re-raised, cancellation included
             record.failed(error)
+            self._notice(error)
             await self._finish(record, error)
             raise
         return self
@@ -264,10 +267,15 @@ class BaseProcess:
                     if self._execution.exit is not None and not self._killed:
                         raise_for_exit(self._execution.exit, self._owner, self._seconds, self._outcome)
             except SandboxError as error:
+                self._notice(error)
                 self._outcome = error
         if isinstance(self._outcome, SandboxError):
             raise self._outcome
         return None
+
+    def _notice(self, error: BaseException) -> None:
+        if isinstance(error, SandboxGone):
+            self._owner.mark_gone(error.message)
 
     async def _before_deadline(self, step: Callable[[], Awaitable[T]]) -> T:
         with anyio.CancelScope(deadline=self._deadline):

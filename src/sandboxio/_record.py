@@ -41,7 +41,7 @@ class Subject:
 
     sandbox_id: str
     isolation: IsolationTier
-    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     redactor: Redactor = field(default_factory=Redactor, repr=False)
 
 
@@ -113,7 +113,7 @@ class Recorder:
         loggers: Iterable[str] = (),
     ) -> None:
         self.backend = backend
-        self.audit = audit or AuditConfig()
+        self.audit: AuditConfig = audit or AuditConfig()
         self.credentials = credentials
         redact_logs_of(loggers)
         self._sinks = tuple(sink for sink in self.audit.sinks if type(sink) is not NoopSink)

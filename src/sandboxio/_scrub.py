@@ -66,10 +66,13 @@ def scrub(error: BaseException, redactor: Redactor, *, outside: BaseException | 
             pending += [below for _, below in _links(each)]
     telling: set[int] = set()
     for each in reversed(chain):  # what hangs on an exception comes before it
+        clean = _clean(each, redactor)
         for link, below in _links(each):
             if link and id(below) in telling:
                 _replace(each, link, _stand_in(below, redactor))
-        if not _clean(each, redactor):
+            elif id(below) in telling:
+                clean = False  # a group shows its members, and they cannot be exchanged
+        if not clean:
             telling.add(id(each))
 
 
