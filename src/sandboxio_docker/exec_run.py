@@ -393,7 +393,7 @@ class ExecRun(Execution):
                 raise await self._host.ending.translated(error) from error
             if state.get("ExitCode") is not None:
                 return False
-            if state.get("Pid"):
+            if state.get("Running") and state.get("Pid"):
                 return True
             if not state.get("Running"):
                 if patience <= 0:

@@ -103,6 +103,7 @@ class Process:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     ended: anyio.Event = field(default_factory=anyio.Event)
     files: dict[bytes, bytes] = field(default_factory=dict)
+    owners: dict[bytes, tuple[int, int, int]] = field(default_factory=dict)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -402,6 +403,7 @@ class FakeEngine(ScriptedEngine):
             raise Refused(404, f"No such container: {key}")
         process.io.close()
         self._remove(process)
+        process.ended.set()  # also for one that never ran: who is attached to it sees the end
         return answer(204)
 
     def _shown(self, process: Process) -> dict[str, Any]:
@@ -518,7 +520,7 @@ class FakeEngine(ScriptedEngine):
             "ExitCode": code,
             "ContainerID": process.container,
         }
-        return answer(200, {**shown, "Pid": 4242})
+        return answer(200, {**shown, "Pid": 0 if process.state == "created" else 4242})
 
     # Files: one flat table of regular files for each container
 
@@ -551,8 +553,11 @@ class FakeEngine(ScriptedEngine):
         folder = request.raw_query["path"].rstrip(b"/") + b"/"
         with tarfile.open(fileobj=io.BytesIO(request.body), errors="surrogateescape") as tar:
             for entry in tar:
+                name = entry.name.encode(errors="surrogateescape")
+                self._container(key).owners[folder + name] = (entry.uid, entry.gid, entry.mode)
+                if entry.isdir():
+                    continue
                 content = tar.extractfile(entry)
                 assert content is not None
-                name = entry.name.encode(errors="surrogateescape")
                 self._container(key).files[folder + name] = content.read()
         return answer(200)
