@@ -14,6 +14,7 @@ import base64
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +29,8 @@ HUB: Final = "https://index.docker.io/v1/"
 """Docker Hub's key in the configuration, unlike every other registry's not its host name."""
 HELPER_TIMEOUT: Final = 10.0
 """Seconds that a credential helper may take; one that asks the user for a password would take for ever."""
+_PIPE: Final = 4096
+"""Bytes that fit into a pipe without blocking on every system (PIPE_BUF); a host name has at most 253."""
 
 
 async def registry_auth(
@@ -78,7 +81,10 @@ async def _ask(helper: str, server: str, environ: Mapping[str, str]) -> dict[str
     if program is None or os.sep in helper:
         raise _failed(name, server, "it is not installed")
     with anyio.move_on_after(HELPER_TIMEOUT):
-        done = await anyio.run_process([program, "get"], input=server.encode(), check=False)
+        try:
+            done = await _run(program, server.encode())
+        except OSError as error:
+            raise _failed(name, server, f"it cannot be run ({error})") from error
         if done.returncode:
             if b"credentials not found" in done.stdout + done.stderr:
                 return None
@@ -91,6 +97,17 @@ async def _ask(helper: str, server: str, environ: Mapping[str, str]) -> dict[str
         # docker/cli: this user name says that the secret is a token
         return {"identitytoken": secret} if user == "<token>" else {"username": user, "password": secret}
     raise _failed(name, server, f"it did not answer within {HELPER_TIMEOUT:g} s")
+
+
+async def _run(program: str, question: bytes) -> subprocess.CompletedProcess[bytes]:
+    # the question is put into a pipe beforehand: a helper that does not read it is no broken pipe of ours
+    reading, writing = os.pipe()
+    os.write(writing, question[:_PIPE])
+    os.close(writing)
+    try:
+        return await anyio.run_process([program, "get"], stdin=reading, check=False)
+    finally:
+        os.close(reading)
 
 
 def _encoded(server: str, fields: dict[str, str]) -> str:
