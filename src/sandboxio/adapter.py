@@ -425,7 +425,7 @@ class BaseBackend(ABC):
     during an operation is redacted. A logger's children need names of their own.
     """
 
-    name: ClassVar[str]
+    name: str
     loggers: ClassVar[tuple[str, ...]] = ()
     isolation: IsolationTier = IsolationTier.UNKNOWN
     capabilities: Capability = Capability(0)

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from sandboxio.adapter import OUTPUT_LIMIT, BaseBackend, SandboxRequest
 from sandboxio.audit import AuditConfig
@@ -69,7 +69,7 @@ class DockerBackend(BaseBackend):
     <DockerBackend docker container>
     """
 
-    name: ClassVar[str] = "docker"
+    name = "docker"
     isolation = IsolationTier.CONTAINER
     capabilities = CAPABILITIES
 

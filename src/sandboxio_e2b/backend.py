@@ -8,7 +8,7 @@ import re
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final
+from typing import Final
 
 import anyio
 
@@ -77,7 +77,7 @@ class E2BBackend(BaseBackend):
     <E2BBackend e2b microvm>
     """
 
-    name: ClassVar[str] = "e2b"
+    name = "e2b"
     isolation = IsolationTier.MICROVM  # Firecracker: https://e2b.dev/security, August 2026
     capabilities = CAPABILITIES
 
