@@ -16,7 +16,7 @@ from sandboxio.errors import ConnectError, SandboxError
 
 from . import endpoints
 from .endpoints import Settings
-from .failures import control_error, looks_like_html, unreachable
+from .failures import Refusal, control_error, looks_like_html, unreachable
 from .transport import Broken, Client, Exchange
 from .wire import Garbled, mapping, parse_object
 
@@ -109,7 +109,7 @@ class Creation:
 
     async def finish(self) -> Placed:
         """The new sandbox. Raises ``CreationError``, ``AuthError`` or ``RateLimitError``."""
-        url = str(self._client.base_url)
+        url = self._client.name
         try:
             response = await self._exchange.response()
             if _is_unknown_route(response) and self._exchange.request.url.path.endswith(endpoints.CREATE):
@@ -118,7 +118,7 @@ class Creation:
                 response = await self._exchange.response()
             if response.status_code // 100 != 2:
                 self.refused = response.status_code < 500
-                raise control_error(response, self._what, creating=True, url=url)
+                raise control_error(response, self._what, creating=True, url=url) from Refusal(response)
             return placed(_object(response, self._what, creating=True, url=url))
         except (Broken, Garbled) as error:
             raise unreachable(error, self._what, creating=True, url=url) from error
@@ -139,7 +139,7 @@ def _is_unknown_route(response: httpx.Response) -> bool:
 
 def _object(response: httpx.Response, what: str, *, creating: bool, url: str) -> Mapping[str, Any]:
     if looks_like_html(response):
-        raise control_error(response, what, creating=creating, url=url)
+        raise control_error(response, what, creating=creating, url=url) from Refusal(response)
     return parse_object(response.content)
 
 
@@ -178,7 +178,8 @@ class ControlPlane:
         if response.status_code == 404:
             return False
         if response.status_code // 100 != 2:
-            raise _refused_kill(control_error(response, what, creating=False, url=self._url))
+            error = control_error(response, what, creating=False, url=self._url)
+            raise _refused_kill(error) from Refusal(response)
         return True
 
     async def find_all(self, metadata: Mapping[str, str]) -> list[Placed]:
@@ -201,7 +202,7 @@ class ControlPlane:
 
     def _items(self, response: httpx.Response, what: str) -> list[Mapping[str, Any]]:
         if response.status_code // 100 != 2 or looks_like_html(response):
-            raise control_error(response, what, creating=False, url=self._url)
+            raise control_error(response, what, creating=False, url=self._url) from Refusal(response)
         try:
             items: object = response.json()
         except ValueError as error:
@@ -226,7 +227,7 @@ class ControlPlane:
 
     def _placed(self, response: httpx.Response, what: str) -> Placed:
         if response.status_code // 100 != 2:
-            raise control_error(response, what, creating=False, url=self._url)
+            raise control_error(response, what, creating=False, url=self._url) from Refusal(response)
         try:
             return placed(_object(response, what, creating=False, url=self._url))
         except Garbled as error:
@@ -234,7 +235,7 @@ class ControlPlane:
 
     @property
     def _url(self) -> str:
-        return str(self._client.base_url)
+        return self._client.name
 
 
 def _one(sandbox_id: str) -> str:

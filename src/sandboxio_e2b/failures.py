@@ -43,6 +43,13 @@ _STATUS_CODES: Final = {
 """Plain answers on an RPC path, as ``e2b/envd/client_shared.py`` (2.63.0) reads them."""
 
 
+class Refusal(Exception):
+    """An answer that is no success; the cause of the error that a caller sees."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        super().__init__(f"{response.status_code}: {message_of(response)}")
+
+
 def message_of(response: httpx.Response) -> str:
     """What an error answer says: its ``message``, or the beginning of its text."""
     body = _json(response)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from sandboxio.adapter import OUTPUT_LIMIT, BaseSandbox, Recorder, SandboxRequest
-from sandboxio.errors import ConfigurationError
+from sandboxio.errors import CapabilityNotSupported
 from sandboxio.models import Capability, IsolationTier
 
 from .control import ControlPlane, Placed
@@ -90,7 +90,7 @@ class E2BSandbox(BaseSandbox):
         del seconds
         known = LANGUAGES.get(language.lower())
         if known is None:
-            raise ConfigurationError(
+            raise CapabilityNotSupported(
                 f"E2B's code interpreter does not know the language {language!r}.",
                 hint=f"It knows {', '.join(sorted(set(LANGUAGES.values())))}.",
             )

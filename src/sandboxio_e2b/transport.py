@@ -226,6 +226,11 @@ class Client:
         self._idle: list[Wire] = []
         self._closed = False
 
+    @property
+    def name(self) -> str:
+        """The base URL for messages: without a user, password or path."""
+        return f"{self.base_url.scheme}://{self.base_url.netloc.decode()}"
+
     def exchange(
         self,
         method: str,
@@ -411,7 +416,7 @@ class Exchange:
             while (event := wire.http.next_event()) is h11.NEED_DATA:
                 await wire.fill(self._read_timeout)
         except h11.RemoteProtocolError as error:
-            raise Broken(f"the connection ended early or spoke no HTTP: {error}") from error
+            raise Broken("the connection ended early, or did not speak HTTP") from error
         return event
 
     def __enter__(self) -> Self:

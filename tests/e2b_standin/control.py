@@ -15,13 +15,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from .fleet import CLIENT_ID, TEMPLATES, Fleet, Sandbox, now
+from .fleet import CLIENT_ID, EVERYTHING, TEMPLATES, Fleet, Sandbox, now
 
 API_KEY = "e2b_" + "0" * 40
 MAX_LIFETIME = 86_400
 DEFAULT_LIFETIME, DEFAULT_LIFETIME_V1 = 300, 15
 PAGE = 100
-EVERYTHING = "0.0.0.0/0"
 
 
 def error(status: int, message: str) -> JSONResponse:

@@ -21,6 +21,7 @@ TEMPLATES = {
     "code-interpreter-v1": "nlhz8vlwyupq845jsdg9",
     "code-interpreter": "nlhz8vlwyupq845jsdg9",
 }
+EVERYTHING = "0.0.0.0/0"
 CLIENT_ID = "standin0"
 
 
@@ -74,7 +75,8 @@ class Fleet:
         number = next(self._numbers)
         network = dict(order.get("network") or {})
         internet = order.get("allow_internet_access") is not False
-        closed = not internet or "0.0.0.0/0" in (network.get("denyOut") or ())
+        denied = EVERYTHING in (network.get("denyOut") or ())
+        closed = not internet or (denied and not network.get("allowOut"))
         name = "i" + secrets.token_hex(10)[:19]
         token = "ea_" + secrets.token_hex(16)
         address = os.path.join(self._folder.name, f"{number}.sock")
@@ -85,7 +87,7 @@ class Fleet:
             "token": token,
             "envd_version": self.envd_version,
             "variables": dict(order.get("envVars") or {}),
-            "network": not closed,
+            "egress": None if closed else network,
         }
         with listener:
             pid = self._zygote.start(listener, config)

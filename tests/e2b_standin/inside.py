@@ -5,6 +5,7 @@ The edge names the port that a request was meant for in ``E2b-Sandbox-Port``.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ from e2b.envd.filesystem.filesystem_connect import FilesystemASGIApplication
 from e2b.envd.process.process_connect import ProcessASGIApplication
 from starlette.applications import Starlette
 
+from .egress import Forwarder
 from .files import UNAUTHORIZED, FileRoutes, answer_error
 from .guest import PATH, Guest
 from .kernels import Interpreter
@@ -54,7 +56,7 @@ class GuestApp:
         await self._plain(scope, receive, send)
 
 
-def serve(listener: socket.socket, config: Mapping[str, Any]) -> None:
+def serve(listener: socket.socket, connector: socket.socket | None, config: Mapping[str, Any]) -> None:
     """Serve one guest until it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.environ.clear()
@@ -64,4 +66,15 @@ def serve(listener: socket.socket, config: Mapping[str, Any]) -> None:
     settings = uvicorn.Config(
         app, log_level="warning", access_log=False, lifespan="off", http="h11", loop="asyncio", ws="none"
     )
-    uvicorn.Server(settings).run(sockets=[listener])
+    asyncio.run(_serve(uvicorn.Server(settings), listener, connector, config))
+
+
+async def _serve(
+    server: uvicorn.Server,
+    listener: socket.socket,
+    connector: socket.socket | None,
+    config: Mapping[str, Any],
+) -> None:
+    if connector is not None:
+        await Forwarder(connector, config["egress"]).start()
+    await server.serve(sockets=[listener])

@@ -21,8 +21,8 @@ MS_NOSUID, MS_NODEV = 2, 4
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP = 1, 24
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 # chown, dac_override, dac_read_search, fowner, fsetid, kill, setgid, setuid, net_bind_service,
-# net_raw, sys_chroot: what an ordinary root user in a guest needs; no mounts, no raw devices.
-KEPT_CAPABILITIES = {0, 1, 2, 3, 4, 5, 6, 7, 10, 13, 18}
+# net_raw, sys_chroot, sys_ptrace: what an ordinary root user in a guest needs; no mounts, no raw devices.
+KEPT_CAPABILITIES = {0, 1, 2, 3, 4, 5, 6, 7, 10, 13, 18, 19}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -47,10 +47,9 @@ def die_with_parent() -> None:
     _check(_libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
 
 
-def leave_namespaces(*, network: bool) -> None:
-    """Enter new mount and PID (for children) namespaces, and a network one with loopback only."""
-    flags = CLONE_NEWNS | CLONE_NEWPID | (0 if network else CLONE_NEWNET)
-    _check(_libc.unshare(flags), "unshare")
+def leave_namespaces() -> None:
+    """Enter new mount and PID (for children) namespaces, and a network one with nothing but loopback."""
+    _check(_libc.unshare(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET), "unshare")
 
 
 def build_root(hostname_user: str = "user") -> None:

@@ -34,6 +34,18 @@ class StandInProcess:
         """Let something befall the next request whose ``METHOD /path`` matches; see faults.py."""
         self._call("POST", "faults", [{"match": match, "kind": kind, **settings}])
 
+    def clear_faults(self) -> None:
+        self._call("DELETE", "faults")
+
+    @contextmanager
+    def faulty(self, match: str, kind: str, **settings: Any) -> Iterator[None]:
+        """Inside, every matching request is befallen."""
+        self.fault(match, kind, times=0, **settings)
+        try:
+            yield
+        finally:
+            self.clear_faults()
+
     def use_envd(self, version: str) -> None:
         """Let sandboxes created from now on have that envd."""
         self._call("POST", "settings", {"envd_version": version})

@@ -61,6 +61,7 @@ class StandIn:
         self._admin = Starlette(
             routes=[
                 Route(ADMIN + "/faults", self.add_faults, methods=["POST"]),
+                Route(ADMIN + "/faults", self.clear_faults, methods=["DELETE"]),
                 Route(ADMIN + "/settings", self.settings, methods=["POST"]),
                 Route(ADMIN + "/state", self.state, methods=["GET"]),
                 Route(ADMIN + "/reset", self.reset, methods=["POST"]),
@@ -84,6 +85,10 @@ class StandIn:
 
     async def add_faults(self, request: Request) -> Response:
         self._faults.rules.extend(Rule(**rule) for rule in await request.json())
+        return Response(status_code=204)
+
+    async def clear_faults(self, request: Request) -> Response:
+        self._faults.rules.clear()
         return Response(status_code=204)
 
     async def settings(self, request: Request) -> Response:

@@ -12,12 +12,15 @@ import json
 import os
 import signal
 import socket
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import jail
+from .egress import connect_for, redirect
 
-Guest = Callable[[socket.socket, Mapping[str, Any]], None]
+Guest = Callable[[socket.socket, socket.socket | None, Mapping[str, Any]], None]
+"""Called with the socket to serve on, the connector (if there is one) and the settings."""
 MAX_MESSAGE = 1 << 20
 
 
@@ -102,30 +105,51 @@ def _hold(listener: socket.socket, config: Mapping[str, Any], guest: Guest, writ
     """The parent of a namespace's first process: makes the namespaces, waits, never returns."""
     try:
         jail.die_with_parent()
-        jail.leave_namespaces(network=config["network"])
+        connector = _connector() if config["egress"] is not None else None
+        jail.leave_namespaces()
         first = os.fork()
         if first == 0:
             jail.die_with_parent()
-            _first(listener, config, guest, writer)
+            _first(listener, connector, config, guest, writer)
         listener.close()
         os.waitpid(first, 0)
     finally:
         os._exit(0)
 
 
-def _first(listener: socket.socket, config: Mapping[str, Any], guest: Guest, writer: int) -> None:
+def _connector() -> socket.socket:
+    """A process that stays in this machine's network and opens connections for the sandbox."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        try:
+            jail.die_with_parent()
+            theirs.close()
+            connect_for(ours)
+        finally:
+            os._exit(0)
+    ours.close()
+    return theirs
+
+
+def _first(
+    listener: socket.socket,
+    connector: socket.socket | None,
+    config: Mapping[str, Any],
+    guest: Guest,
+    writer: int,
+) -> None:
     """PID 1 of a sandbox: builds the root, starts the guest, reaps orphans, never returns."""
     try:
         host_pid = int(os.readlink("/proc/self"))  # the host's /proc is still mounted here
         jail.build_root()
-        if not config["network"]:
-            jail.raise_loopback()
+        jail.raise_loopback()
+        if connector is not None:
+            redirect()
         jail.drop_capabilities()
         server = os.fork()
         if server == 0:
             os.close(writer)
-            guest(listener, config)
-            os._exit(0)
+            _run_guest(guest, listener, connector, config)
         listener.close()
         os.write(writer, json.dumps({"pid": host_pid}).encode() + b"\n")
         os.close(writer)
@@ -136,3 +160,14 @@ def _first(listener: socket.socket, config: Mapping[str, Any], guest: Guest, wri
         raise
     finally:
         os._exit(0)
+
+
+def _run_guest(
+    guest: Guest, listener: socket.socket, connector: socket.socket | None, config: Mapping[str, Any]
+) -> None:
+    try:
+        guest(listener, connector, config)
+    except BaseException:  # noqa: BLE001 - a forked child must not run the parent's stack any further
+        traceback.print_exc()
+    finally:
+        os._exit(1)

@@ -1,0 +1,68 @@
+"""E2B, on the stand-in of tests/e2b_standin; tests/live has what runs on the real service."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import pytest
+
+from sandboxio.audit import AuditConfig
+from sandboxio.testing import RecordingSink
+from sandboxio.testing.suite import BackendContractSuite
+from sandboxio.testing.suite.base import MARK
+from sandboxio_e2b import E2BBackend
+from sandboxio_e2b.control import ControlPlane
+from sandboxio_e2b.endpoints import read_settings
+from sandboxio_e2b.envd import Command
+from tests.e2b_standin.fixtures import standin as standin, standin_process as standin_process
+from tests.e2b_standin.running import StandInProcess
+
+
+class TestE2B(BackendContractSuite):
+    pytestmark: ClassVar = [pytest.mark.anyio, pytest.mark.usefixtures("standin_process")]
+
+    audit_sink = RecordingSink()
+    resource_caps_supported = False
+    allowlists_supported = True
+    rich_outputs = True
+    canary_host: ClassVar = "127.0.0.77"  # this machine, as sandboxes of the stand-in see it
+
+    @pytest.fixture
+    def backend(self, standin: StandInProcess) -> E2BBackend:  # type: ignore[override]
+        self.standin = standin
+        sink = self.audit_sink
+        assert sink is not None
+        return E2BBackend(audit=AuditConfig(sinks=(sink,)))
+
+    async def processes_marked(self, sandbox: Any, mark: str) -> list[str]:
+        # As root: kernels are root's, here and at E2B.
+        look = 'grep -l -F "$0" /proc/[0-9]*/environ 2>/dev/null; true'
+        command = Command(["sh", "-c", look, f"{MARK}={mark}"], user="root")
+        _, found, _ = await sandbox._place.envd.run(command)
+        return [line.split("/")[2] for line in found.decode().splitlines()]
+
+    async def expire_sandbox(self, sandbox: Any) -> None:
+        await ControlPlane(read_settings()).kill(sandbox.id)
+
+    def simulate_slow_create(self) -> Any:
+        return self.standin.faulty("POST /v2/sandboxes$", "delay", seconds=2, late=True)
+
+    def simulate_provider_failure(self) -> Any:
+        return self.standin.faulty("POST /v2/sandboxes$", "status", status=500, body='{"message": "on fire"}')
+
+    @contextmanager
+    def simulate_missing_credential(self) -> Iterator[str]:
+        key = os.environ.pop("E2B_API_KEY")
+        try:
+            yield "E2B_API_KEY"
+        finally:
+            os.environ["E2B_API_KEY"] = key
+
+    def simulate_kill_hang(self, sandbox: Any) -> Any:
+        return self.standin.faulty(f"DELETE /sandboxes/{sandbox.id}", "delay", seconds=30)
+
+    def simulate_kill_failure(self, sandbox: Any) -> Any:
+        return self.standin.faulty(f"DELETE /sandboxes/{sandbox.id}", "status", status=500)
