@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
 import anyio
-from anyio.lowlevel import current_token
+import anyio.lowlevel
 
 from ._append import append_line_in_thread
 from ._teardown import bounded, seconds_from_environment
@@ -219,8 +219,7 @@ class QueueSink:
         try:
             while True:
                 self._wake = wake = _Wake()
-                while self._events:
-                    await self._hand_over()
+                await self._hand_over_all()
                 await wake.event.wait()
         finally:
             self._wake = None
@@ -231,6 +230,7 @@ class QueueSink:
     async def _hand_over_all(self) -> None:
         while self._events:
             await self._hand_over()
+            await anyio.lowlevel.checkpoint()  # each hand-over is shielded for itself
 
     async def _hand_over(self) -> None:
         event = self._events.popleft()
@@ -255,7 +255,7 @@ class _Wake:
     def __init__(self) -> None:
         self.event = anyio.Event()
         # asyncio's loop and trio's token: both take a call from any thread and do not wait for it.
-        native = cast("Any", current_token().native_token)
+        native = cast("Any", anyio.lowlevel.current_token().native_token)
         soon = getattr(native, "call_soon_threadsafe", None) or native.run_sync_soon
         self._schedule = cast("Callable[[Callable[[], None]], object]", soon)
 
