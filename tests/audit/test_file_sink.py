@@ -219,10 +219,13 @@ def test_a_file_that_may_not_grow(tmp_path: Path, policy: str, loop: str) -> Non
     unrecorded = outcome["warned"] + outcome["failed"]
     assert unrecorded > 10
     assert len(written) + unrecorded == 41, "each operation is recorded or reported"
-    assert outcome == {
-        "warn": {"done": 40, "failed": 0, "warned": unrecorded},
-        "fail": {"done": 40 - unrecorded, "failed": unrecorded, "warned": 0},
-    }[policy]
+    assert (
+        outcome
+        == {
+            "warn": {"done": 40, "failed": 0, "warned": unrecorded},
+            "fail": {"done": 40 - unrecorded, "failed": unrecorded, "warned": 0},
+        }[policy]
+    )
 
 
 def own_mounts() -> tuple[str, ...]:

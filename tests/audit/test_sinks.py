@@ -195,7 +195,7 @@ async def test_a_target_that_fails_once_loses_that_event_only_and_says_so() -> N
     sink = QueueSink(target)
     for number in range(3):
         await sink.emit(event(number))
-    with pytest.warns(AuditSinkWarning, match="lost the run_code event: its target raised OSError"):
+    with pytest.warns(AuditSinkWarning, match="lost the run_code event: its target raised OSError"):  # noqa: PT031 - one scene
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(sink.drain)
             await until(lambda: len(target.events) == 2)
