@@ -182,17 +182,18 @@ def _parse_tcp(text: str, origin: str, tls: TLSFiles | None) -> Endpoint:
     try:
         parts = urlsplit(text)
         port = parts.port
-    except ValueError:
+        host = (parts.hostname or "").encode("idna").decode()
+    except ValueError:  # UnicodeError is one
         raise _refused(text, origin, "host or port cannot be read", "Write tcp://host:port.") from None
     if "@" in parts.netloc:
         # never repeat a password
         clean = f"tcp://...@{parts.netloc.rpartition('@')[2]}"
         raise _refused(clean, origin, "it contains a user name", "Use TLS certificates instead.")
-    if not parts.hostname:
+    if not host:
         raise _refused(text, origin, "it names no host", "Write tcp://host:port.")
     if parts.path not in ("", "/") or parts.query or parts.fragment:
         raise _refused(text, origin, "it has a path behind the port", "Write tcp://host:port.")
-    return Endpoint(origin, host=parts.hostname, port=port or (TLS_PORT if tls else PLAIN_PORT), tls=tls)
+    return Endpoint(origin, host=host, port=port or (TLS_PORT if tls else PLAIN_PORT), tls=tls)
 
 
 def _tls_of(environ: Mapping[str, str], home: Path) -> TLSFiles | None:

@@ -26,16 +26,12 @@ Source: Docker Engine API v1.41 to v1.52, https://docs.docker.com/reference/api/
 
 from __future__ import annotations
 
-import json as _json
 import os
-import re
-from collections.abc import AsyncGenerator, AsyncIterable, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, cast
-from urllib.parse import quote
 
 import anyio
 import h11
@@ -46,7 +42,7 @@ from sandboxio.errors import ConfigurationError
 from .endpoint import Endpoint, find_endpoint
 from .faults import EngineError, EngineUnavailable, Fault, reason_in
 from .hijack import Hijacked
-from .transport import EngineTransport, Exchange, Upload
+from .transport import Call, Content, EngineTransport, Exchange
 from .versions import LEAST_API, NEWEST_API, Versions, choose, numbers
 
 __all__ = [
@@ -71,12 +67,7 @@ READ_TIMEOUT: Final = 120.0
 MAX_ANSWER: Final = 64 << 20
 """Bytes of an answer that is read as a whole; a list of ten thousand containers is about 20 MB."""
 
-_STRAY: Final = re.compile(r"^[^/]|//|/$|/\.\.?(/|$)|[\0-\x20]")
-"""What an id given by a user must not do to a path: add segments, or take some away."""
-
 Params = Mapping[str, object]
-Content = bytes | Iterable[bytes] | AsyncIterable[bytes]
-"""A request's body. Pieces are read one by one; give ``Content-Length`` in the headers if it is known."""
 
 
 class Engine:
@@ -122,7 +113,7 @@ class Engine:
         read_timeout: float | None = READ_TIMEOUT,
     ) -> httpx.Response:
         """One request; its whole answer. Raises :class:`EngineError` for a refusal."""
-        pending = Pending(self, _Request(method, path, params, json, content, headers, read_timeout))
+        pending = Pending(self, Call(method, path, params, json, content, headers, read_timeout))
         with pending:
             return await pending.finish()
 
@@ -139,7 +130,7 @@ class Engine:
         self, method: str, path: str, *, params: Params | None = None, json: object = None
     ) -> Pending:
         """A request whose answer can still be read after a cancellation. Does no I/O by itself."""
-        return Pending(self, _Request(method, path, params, json, None, None, READ_TIMEOUT))
+        return Pending(self, Call(method, path, params, json, None, None, READ_TIMEOUT))
 
     @asynccontextmanager
     async def stream(
@@ -158,7 +149,7 @@ class Engine:
         ``read_timeout`` None: only the caller's own deadline ends a silent stream.
         """
         await self.negotiate()
-        request = _Request(method, path, params, json, content, headers, read_timeout)
+        request = Call(method, path, params, json, content, headers, read_timeout)
         exchange = self.exchange(request)
         try:
             with _typed(self, request, exchange):
@@ -179,7 +170,7 @@ class Engine:
         """
         await self.negotiate()
         upgrade = {"Upgrade": "tcp", "Connection": "Upgrade"}
-        request = _Request(method, path, params, json, None, upgrade, READ_TIMEOUT)
+        request = Call(method, path, params, json, None, upgrade, READ_TIMEOUT)
         exchange = self.exchange(request)
         try:
             with _typed(self, request, exchange):
@@ -200,12 +191,14 @@ class Engine:
         """Negotiate again at the next request: the engine was replaced by another version."""
         self._versions = None
 
-    def exchange(self, request: _Request, prefix: str | None = None) -> Exchange:
+    def exchange(self, request: Call, prefix: str | None = None) -> Exchange:
         """For the parts of this file: one request, not begun yet; the caller closes it."""
         transport = self._reach()
         if prefix is None:
             prefix = f"/v{self._versions.used}" if self._versions else ""
-        return transport.exchange(request.build(transport.endpoint, prefix))
+        return transport.exchange(
+            request.build(transport.endpoint, prefix, connect=PROBE_TIMEOUT, write=WRITE_TIMEOUT)
+        )
 
     def _reach(self) -> EngineTransport:
         if self._transport is None:
@@ -216,80 +209,6 @@ class Engine:
         return self._transport
 
 
-@dataclass(frozen=True)
-class _Request:
-    method: str
-    path: str
-    params: Params | None
-    json: object
-    content: Content | None
-    headers: Mapping[str, str] | None
-    read_timeout: float | None
-
-    @property
-    def operation(self) -> str:
-        """How messages name it: without the parameters, which may hold a path of the user's."""
-        return f"{self.method} {self.path}"
-
-    def build(self, endpoint: Endpoint, prefix: str) -> httpx.Request:
-        if _STRAY.search(self.path):
-            raise ConfigurationError(
-                f"{self.path!r} is not a path of the engine's API.",
-                hint="An id or a name in it is empty or has a wrong character.",
-            )
-        authority = "docker" if endpoint.path else str(endpoint).removeprefix("tcp://")
-        query = _query(self.params or {})
-        target = quote(prefix + self.path, safe="/:@") + (f"?{query}" if query else "")
-        headers = {
-            "Host": authority,
-            "User-Agent": "sandboxio",
-            "Connection": "close",
-            **(self.headers or {}),
-        }
-        body: dict[str, Any] = {}
-        if self.json is not None:
-            body["content"] = _json.dumps(self.json).encode()
-            headers["Content-Type"] = "application/json"
-        elif isinstance(self.content, bytes):
-            body["content"] = self.content
-        elif self.content is not None:
-            body["stream"] = Upload(self.content)
-            if "Content-Length" not in headers:
-                headers["Transfer-Encoding"] = "chunked"
-        elif self.method in ("POST", "PUT"):
-            body["content"] = b""
-        timeouts = httpx.Timeout(
-            connect=PROBE_TIMEOUT, write=WRITE_TIMEOUT, read=self.read_timeout, pool=None
-        )
-        return httpx.Request(
-            self.method,
-            httpx.URL(scheme="http", host="docker", raw_path=target.encode("ascii")),
-            headers=headers,
-            **body,
-            extensions={"timeout": timeouts.as_dict()},
-        )
-
-
-def _query(params: Params) -> str:
-    """A query string; bytes that are not UTF-8 come through as they are.
-
-    >>> _query({"path": "/a b", "force": True, "platform": None, "filters": {"label": ["x"]}})
-    'path=%2Fa%20b&force=1&filters=%7B%22label%22%3A%20%5B%22x%22%5D%7D'
-    """
-    pairs: list[str] = []
-    for name, value in params.items():
-        if value is None:
-            continue
-        if isinstance(value, bool):
-            text = "1" if value else "0"
-        elif isinstance(value, (Mapping, list, tuple)):
-            text = _json.dumps(value)
-        else:
-            text = str(value)
-        pairs.append(f"{quote(name, safe='')}={quote(text.encode('utf-8', 'surrogateescape'), safe='')}")
-    return "&".join(pairs)
-
-
 class Pending:
     """A request on a connection of its own that survives a cancellation of ``finish()``.
 
@@ -297,7 +216,7 @@ class Pending:
     the request may have reached the engine; while it is False, nothing was asked and nothing is due.
     """
 
-    def __init__(self, engine: Engine, request: _Request) -> None:
+    def __init__(self, engine: Engine, request: Call) -> None:
         self._engine = engine
         self._request = request
         self._exchange: Exchange | None = None
@@ -353,7 +272,7 @@ class BodyStream:
     def __init__(
         self,
         engine: Engine,
-        request: _Request,
+        request: Call,
         exchange: Exchange,
         head: h11.Response | h11.InformationalResponse,
     ) -> None:
@@ -380,7 +299,7 @@ class BodyStream:
 # --- answers -------------------------------------------------------------------------------------
 
 
-async def _read(engine: Engine, request: _Request, exchange: Exchange, body: bytearray) -> httpx.Response:
+async def _read(engine: Engine, request: Call, exchange: Exchange, body: bytearray) -> httpx.Response:
     """Read the whole answer into ``body``, which keeps what came if this is cancelled."""
     with _typed(engine, request, exchange):
         head = await exchange.head()
@@ -397,7 +316,7 @@ def _is_refusal(status: int) -> bool:
     return status >= 300 and status != 304
 
 
-async def _refusal(engine: Engine, request: _Request, exchange: Exchange) -> EngineError:
+async def _refusal(engine: Engine, request: Call, exchange: Exchange) -> EngineError:
     """The error that the rest of an answer describes."""
     return _error_of(request, await _read(engine, request, exchange, bytearray()))
 
@@ -411,7 +330,7 @@ def _parsed(response: httpx.Response, path: str) -> Any:
         raise failure from error
 
 
-def _error_of(request: _Request, response: httpx.Response) -> EngineError:
+def _error_of(request: Call, response: httpx.Response) -> EngineError:
     retry_after = response.headers.get("Retry-After", "")
     return EngineError.of_answer(request.operation, response.status_code, retry_after, response.content)
 
@@ -425,7 +344,7 @@ _NOT_DOCKER: Final = "Check the address: DOCKER_HOST, or the current `docker con
 
 
 @contextmanager
-def _typed(engine: Engine, request: _Request, exchange: Exchange) -> Generator[None, None, None]:
+def _typed(engine: Engine, request: Call, exchange: Exchange) -> Generator[None, None, None]:
     """Turn the transport's errors into ours."""
     try:
         yield
@@ -436,7 +355,7 @@ def _typed(engine: Engine, request: _Request, exchange: Exchange) -> Generator[N
         raise _broken(engine, request, reason, exchange) from error
 
 
-def _broken(engine: Engine, request: _Request, reason: str, exchange: Exchange) -> EngineUnavailable:
+def _broken(engine: Engine, request: Call, reason: str, exchange: Exchange) -> EngineUnavailable:
     endpoint = engine.endpoint
     failure = EngineUnavailable(
         f"The engine at {endpoint} did not serve {request.operation}: {reason}.",
@@ -467,7 +386,7 @@ async def _negotiate(engine: Engine, wanted: str) -> Versions:
 
 async def _probe(engine: Engine, path: str) -> httpx.Response:
     """One bounded GET without a version; the answer comes from a Docker engine or this raises."""
-    request = _Request("GET", path, None, None, None, None, PROBE_TIMEOUT)
+    request = Call("GET", path, None, None, None, None, PROBE_TIMEOUT)
     exchange = engine.exchange(request, prefix="")
     response: httpx.Response | None = None
     try:

@@ -17,18 +17,112 @@ never reclaimed), and a kept-alive connection that the engine closes fails the n
 from __future__ import annotations
 
 import inspect
+import json as _json
+import re
 import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from contextlib import ExitStack
-from typing import Self, cast
+from dataclasses import dataclass
+from typing import Any, Final, Self, cast
+from urllib.parse import quote
 
 import anyio
 import anyio.lowlevel
 import h11
 import httpx
 
+from sandboxio.errors import ConfigurationError
+
 from .endpoint import Endpoint
 from .wire import Wire, connect, read_tls
+
+_STRAY: Final = re.compile(r"^[^/]|//|/$|/\.\.?(/|$)|[\0-\x20]")
+"""What an id given by a user must not do to a path: add segments, or take some away."""
+
+Content = bytes | Iterable[bytes] | AsyncIterable[bytes]
+"""A request's body. Pieces are read one by one; give ``Content-Length`` in the headers if it is known."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request as the engine client means it, before it has a version, a host and a connection."""
+
+    method: str
+    path: str
+    params: Mapping[str, object] | None
+    json: object
+    content: Content | None
+    headers: Mapping[str, str] | None
+    read_timeout: float | None
+
+    @property
+    def operation(self) -> str:
+        """How messages name it: without the parameters, which may hold a path of the user's."""
+        return f"{self.method} {self.path}"
+
+    def build(self, endpoint: Endpoint, prefix: str, *, connect: float, write: float) -> httpx.Request:
+        """The HTTP request; ``connect`` and ``write`` are timeouts in seconds."""
+        if _STRAY.search(self.path):
+            raise ConfigurationError(
+                f"{self.path!r} is not a path of the engine's API.",
+                hint="An id or a name in it is empty or has a wrong character.",
+            )
+        authority = "docker" if endpoint.path else str(endpoint).removeprefix("tcp://")
+        query = _query(self.params or {})
+        target = _quoted(prefix + self.path, safe="/:@") + (f"?{query}" if query else "")
+        headers = {
+            "Host": authority,
+            "User-Agent": "sandboxio",
+            "Connection": "close",
+            **(self.headers or {}),
+        }
+        body: dict[str, Any] = {}
+        if self.json is not None:
+            body["content"] = _json.dumps(self.json).encode()
+            headers["Content-Type"] = "application/json"
+        elif isinstance(self.content, bytes):
+            body["content"] = self.content
+        elif self.content is not None:
+            body["stream"] = Upload(self.content)
+            if "Content-Length" not in headers:
+                headers["Transfer-Encoding"] = "chunked"
+        elif self.method in ("POST", "PUT"):
+            body["content"] = b""
+        timeouts = httpx.Timeout(connect=connect, write=write, read=self.read_timeout, pool=None)
+        return httpx.Request(
+            self.method,
+            httpx.URL(scheme="http", host="docker", raw_path=target.encode("ascii")),
+            headers=headers,
+            **body,
+            extensions={"timeout": timeouts.as_dict()},
+        )
+
+
+def _query(params: Mapping[str, object]) -> str:
+    """A query string; bytes that are not UTF-8 come through as they are.
+
+    >>> _query({"path": "/a b", "force": True, "platform": None, "filters": {"label": ["x"]}})
+    'path=%2Fa%20b&force=1&filters=%7B%22label%22%3A%20%5B%22x%22%5D%7D'
+    """
+    pairs: list[str] = []
+    for name, value in params.items():
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            text = "1" if value else "0"
+        elif isinstance(value, (Mapping, list, tuple)):
+            text = _json.dumps(value)
+        else:
+            text = str(value)
+        pairs.append(f"{_quoted(name)}={_quoted(text)}")
+    return "&".join(pairs)
+
+
+def _quoted(text: str, safe: str = "") -> str:
+    try:
+        return quote(text.encode("utf-8", "surrogateescape"), safe=safe)
+    except UnicodeEncodeError:  # half of a UTF-16 pair: not a byte, not a character
+        raise ConfigurationError(f"{text!r} cannot be sent to the engine: it is not text.") from None
 
 
 class Exchange:
@@ -101,18 +195,7 @@ class Exchange:
     async def _transmit(self, wire: Wire) -> None:
         """Send what is left of the request; stop early if the engine answers or stops listening."""
         if self._http.our_state is h11.IDLE:
-            request = self._request
-            head = h11.Request(
-                method=request.method, target=request.url.raw_path, headers=request.headers.raw
-            )
-            self._push(self._http.send(head))
-            try:
-                body = request.content
-            except httpx.RequestNotRead:
-                self._streaming = True
-            else:
-                self._push(self._http.send(h11.Data(data=body)) if body else b"")
-                self._push(self._http.send(h11.EndOfMessage()))
+            self._begin()
         try:
             if self._streaming:
                 await self._transmit_stream(wire)
@@ -123,6 +206,24 @@ class Exchange:
             raise httpx.WriteError(str(error), request=self._request) from error
         except anyio.ClosedResourceError as error:
             raise httpx.WriteError("the connection was closed", request=self._request) from error
+
+    def _begin(self) -> None:
+        """Put the head, and the body if it is in memory, into what is to be sent."""
+        request = self._request
+        try:
+            head = h11.Request(
+                method=request.method, target=request.url.raw_path, headers=request.headers.raw
+            )
+            self._push(self._http.send(head))
+        except h11.LocalProtocolError as error:
+            raise httpx.LocalProtocolError(str(error), request=request) from error
+        try:
+            body = request.content
+        except httpx.RequestNotRead:
+            self._streaming = True
+            return
+        self._push(self._http.send(h11.Data(data=body)) if body else b"")
+        self._push(self._http.send(h11.EndOfMessage()))
 
     async def _transmit_stream(self, wire: Wire) -> None:
         self._streaming = False

@@ -167,12 +167,10 @@ async def _connect_tcp(endpoint: Endpoint) -> Wire:
 
 
 async def _resolve(host: str, port: int) -> Iterable[tuple[int, int, int, str, Any]]:
-    with suppress(socket.gaierror, UnicodeError):  # an address as digits needs no look-up
+    with suppress(socket.gaierror):  # an address as digits needs no look-up
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-    try:  # the one place where the event loop uses a thread of its own: the system's resolver blocks
-        return await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except UnicodeError as error:  # an empty or overlong label
-        raise OSError(f"{host!r} is not a host name") from error
+    # the one place where the event loop uses a thread of its own: the system's resolver blocks
+    return await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
 async def _connect_to(family: int, address: Any) -> Wire:

@@ -119,16 +119,13 @@ async def test_a_closed_port() -> None:
     assert "connection refused" in error.message
 
 
-@pytest.mark.parametrize("name", ["no-such-host.invalid", "a..b", "x" * 70])
-async def test_a_host_name_that_does_not_exist(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if name.endswith(".invalid"):  # would ask the machine's resolver, which may ask the network
+async def test_a_host_name_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unknown(*args: object, **more: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-        async def unknown(*args: object, **more: object) -> None:
-            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-        monkeypatch.setattr("anyio.getaddrinfo", unknown)
-    error = await fails(Engine(f"tcp://{name}:2375", environ={}))
-    assert "host name" in error.message
+    monkeypatch.setattr("anyio.getaddrinfo", unknown)  # the machine's resolver may ask the network
+    error = await fails(Engine("tcp://no-such-host.invalid:2375", environ={}))
+    assert "host name is not known" in error.message
 
 
 @pytest.mark.virtual_time

@@ -73,6 +73,7 @@ def found(home: Path, host: str | None = None, **environ: str) -> str:
         ("tcp://127.0.0.1:1", "tcp://127.0.0.1:1"),
         ("tcp://[::1]:5", "tcp://[::1]:5"),
         ("tcp://[::1]", "tcp://[::1]:2375"),
+        ("tcp://bücher.example:1", "tcp://xn--bcher-kva.example:1"),
     ],
 )
 def test_addresses(home: Path, text: str, endpoint: str) -> None:
@@ -99,6 +100,8 @@ def test_addresses(home: Path, text: str, endpoint: str) -> None:
         ("tcp://h:99999", "cannot be read", "tcp://host:port"),
         ("tcp://h:1/prefix", "path behind the port", "tcp://host:port"),
         ("tcp://[::1:5", "cannot be read", "tcp://host:port"),
+        ("tcp://a..b:1", "cannot be read", "tcp://host:port"),
+        ("tcp://" + "x" * 70, "cannot be read", "tcp://host:port"),
         (" unix:///p", "white space", "unix:///path"),
         ("unix:///p\n", "white space", "unix:///path"),
         ("unix:///p\0", "NUL", "unix:///path"),

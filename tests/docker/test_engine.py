@@ -75,6 +75,19 @@ async def test_an_id_cannot_change_the_path(fake: ScriptedEngine, engine: Engine
     assert [str(request) for request in fake.requests] == ["GET /_ping"]
 
 
+async def test_what_cannot_be_sent(fake: ScriptedEngine, engine: Engine) -> None:
+    await engine.negotiate()
+    with pytest.raises(ConfigurationError, match="not text"):
+        await engine.get_json("/containers/\ud800/json")
+    with pytest.raises(ConfigurationError, match="not text"):
+        await engine.get_json("/x", params={"path": "\ud800"})
+    with pytest.raises(EngineUnavailable) as caught:
+        await engine.request("GET", "/x", headers={"X": "a\r\nInjected: 1"})
+    assert not caught.value.sent
+    await fake.all_closed()
+    assert [str(request) for request in fake.requests] == ["GET /_ping"]
+
+
 async def test_question_marks_in_an_id_stay_in_the_path(fake: ScriptedEngine, engine: Engine) -> None:
     fake.script(
         "GET", "/containers/a%3Fb%23c%25/json", sends(answer(404, {"message": "No such container: x"}))
