@@ -93,11 +93,16 @@ class TestFake(FakeProbes, BackendContractSuite):
 
 class TestFakeOfAnUnknownTier(FakeProbes, BackendContractSuite):
     audit_sink = RecordingSink()
-    backend = _fake(audit_sink, isolation=IsolationTier.UNKNOWN)
+    output_limit = 1 << 20
+    backend = _fake(audit_sink, isolation=IsolationTier.UNKNOWN, output_limit=output_limit)
 
 
 class TestFakeWithLittle(FakeProbes, BackendContractSuite):
-    backend = _fake(capabilities=Capability.RUN_COMMAND | Capability.RUN_CODE | Capability.NETWORK_POLICY)
+    output_limit = 1 << 20
+    backend = _fake(
+        capabilities=Capability.RUN_COMMAND | Capability.RUN_CODE | Capability.NETWORK_POLICY,
+        output_limit=output_limit,
+    )
     rich_outputs = False
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.lowlevel
 
-from sandboxio.adapter import BaseBackend, BaseSandbox, SandboxRequest
+from sandboxio.adapter import OUTPUT_LIMIT, BaseBackend, BaseSandbox, SandboxRequest
 from sandboxio.audit import AuditConfig, AuditEvent
 from sandboxio.errors import (
     CapabilityNotSupported,
@@ -63,6 +63,7 @@ class FakeBackend(BaseBackend):
         isolation: What to report. The fake isolates nothing, whatever it reports.
         audit: As for every backend; ``events`` has all events, with or without it.
         time_scale: Real seconds per virtual second: a hang of 300 s takes 3 s.
+        output_limit: Bytes kept of each stream of ``run`` and ``run_code``.
 
     Commands go through a small virtual shell, code is recognised and not executed, and ``on_run`` and
     ``on_run_code`` script everything else. ``simulate`` makes the provider misbehave. Objects of one
@@ -90,6 +91,7 @@ class FakeBackend(BaseBackend):
         isolation: IsolationTier = IsolationTier.CONTAINER,
         audit: AuditConfig | None = None,
         time_scale: float = 0.01,
+        output_limit: int = OUTPUT_LIMIT,
     ) -> None:
         if beyond := capabilities & ~EVERYTHING:
             raise ConfigurationError(
@@ -110,6 +112,7 @@ class FakeBackend(BaseBackend):
         self.isolation = isolation
         self.calls: list[Call] = []
         self._scale = time_scale
+        self._output_limit = output_limit
         self._clock = VirtualClock(time_scale)
         self._script = Script()
         self._simulation = Simulation()
@@ -361,4 +364,5 @@ class FakeBackend(BaseBackend):
             simulation=lambda: self._simulation,
             calls=self.calls,
             scale=self._scale,
+            output_limit=self._output_limit,
         )

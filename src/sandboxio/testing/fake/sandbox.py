@@ -64,6 +64,7 @@ class FakeSandbox(BaseSandbox):
         simulation: Callable[[], Simulation],
         calls: list[Call],
         scale: float,
+        output_limit: int,
     ) -> None:
         super().__init__(
             id=machine.id,
@@ -72,6 +73,7 @@ class FakeSandbox(BaseSandbox):
             isolation=isolation,
             request=machine.request,
             recorder=recorder,
+            output_limit=output_limit,
         )
         self._machine = machine
         self._script = script

@@ -38,8 +38,6 @@ MARK = "SBX_SUITE_MARK"
 """Environment variable by which a test finds the processes of one run, descendants included."""
 LIFETIME = 600.0
 """Seconds that a sandbox of the suite lives if its test does not end it."""
-PATIENCE = 20.0
-"""Seconds that anything may take which should be immediate."""
 
 
 def needs(*capabilities: Capability) -> Callable[[Function], Function]:
@@ -93,6 +91,9 @@ class Contract:
     """Address of this machine that a sandbox with egress allowed can reach."""
     gpu: ClassVar[str | None] = None
     """A device type for ``Resources(gpu=...)``, where GPU is declared."""
+
+    patience: ClassVar[float] = 20.0
+    """Seconds that anything may take which should be immediate."""
 
     # Commands, as argument lists; those that end in "+" below get more arguments appended.
 
@@ -339,9 +340,10 @@ class Contract:
         done: Callable[[T], bool],
         what: str,
         *,
-        seconds: float = PATIENCE,
+        seconds: float | None = None,
     ) -> T:
         """Look again and again until ``done``; fails with the last sight after ``seconds``."""
+        seconds = self.patience if seconds is None else seconds
         deadline = time.monotonic() + seconds
         pause = 0.01
         while True:
@@ -410,7 +412,7 @@ class Contract:
                 outcome.append(error)
                 raise
 
-        async with self.within(3 * PATIENCE, "a cancelled operation"):
+        async with self.within(3 * self.patience, "a cancelled operation"):
             try:
                 async with self.tasks() as tasks:
                     tasks.start_soon(perform)

@@ -13,7 +13,7 @@ from sandboxio.errors import ConnectError, OrphanedSandboxWarning
 from sandboxio.models import Capability
 from sandboxio.protocols import AsyncSandbox
 
-from .base import MARK, PATIENCE, Contract, needs, new_mark
+from .base import MARK, Contract, needs, new_mark
 
 
 class CancellationTests(Contract):
@@ -87,7 +87,7 @@ class CancellationTests(Contract):
         with self.simulated("simulate_slow_create"):
             began = time.monotonic()
             outcome = await self.cancelled(lambda: self.created(label=label), lambda: anyio.sleep(0.1))
-            assert time.monotonic() - began < PATIENCE, "create() as a whole must not be shielded"
+            assert time.monotonic() - began < self.patience, "create() as a whole must not be shielded"
             self.assert_cancelled(outcome)
         await self.assert_nothing_left(label)
 
@@ -131,7 +131,7 @@ class CancellationTests(Contract):
                 warnings.catch_warnings(record=True) as caught,
             ):
                 warnings.simplefilter("always")
-                async with self.within(PATIENCE, "a kill that the provider does not answer"):
+                async with self.within(self.patience, "a kill that the provider does not answer"):
                     await sandbox.kill()
         texts = [str(each.message) for each in caught if each.category is OrphanedSandboxWarning]
         assert len(texts) == 1, f"one OrphanedSandboxWarning was expected, got {texts}"

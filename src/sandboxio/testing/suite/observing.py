@@ -57,7 +57,7 @@ class RecordTests(Contract):
             with pytest.raises(ExecutionTimeout):
                 await sandbox.run(self.cmd_hang, timeout=1)
 
-        async with self.sandbox() as sandbox:
+        async with self.sandbox() as sandbox, self.within(1 + self.patience, "a run with a timeout"):
             assert (await self.recorded(time_out)).event == "exec"
 
     @needs(Capability.RUN_CODE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from sandboxio.errors import ConfigurationError, ExecutionTimeout
 from sandboxio.models import Capability
 
-from .base import MARK, PATIENCE, Contract, needs, new_mark
+from .base import MARK, Contract, needs, new_mark
 
 ODD_ARGUMENTS = (
     "two words",
@@ -117,7 +116,7 @@ class RunTests(Contract):
 
     @needs(Capability.RUN_COMMAND)
     async def test_run_has_no_standard_input(self) -> None:
-        async with self.sandbox() as sandbox, self.within(PATIENCE, "a command that reads its input"):
+        async with self.sandbox() as sandbox, self.within(self.patience, "a command that reads its input"):
             result = await sandbox.run(self.cmd_cat)
             assert (result.exit_code, result.stdout) == (0, "")
 
@@ -125,10 +124,9 @@ class RunTests(Contract):
     async def test_run_does_not_wait_for_a_background_child(self) -> None:
         async with self.sandbox() as sandbox:
             for _ in range(2):
-                began = time.monotonic()
-                result = await sandbox.run(self.cmd_background, timeout=300)
-                assert (result.exit_code, result.stdout) == (0, "started\n")
-                assert time.monotonic() - began < PATIENCE
+                async with self.within(self.patience, "a run with a child in the background"):
+                    result = await sandbox.run(self.cmd_background, timeout=300)
+                    assert (result.exit_code, result.stdout) == (0, "started\n")
 
     @needs(Capability.RUN_COMMAND)
     async def test_run_decodes_characters_that_arrive_in_pieces(self) -> None:
@@ -211,10 +209,9 @@ class RunTimeoutTests(Contract):
     async def test_a_run_timeout_raises_and_kills(self) -> None:
         mark = new_mark()
         async with self.sandbox() as sandbox:
-            began = time.monotonic()
-            with pytest.raises(ExecutionTimeout):
-                await sandbox.run(self.cmd_hang, env={MARK: mark}, timeout=1)
-            assert time.monotonic() - began < 1 + PATIENCE
+            async with self.within(1 + self.patience, "a run with a timeout of one second"):
+                with pytest.raises(ExecutionTimeout):
+                    await sandbox.run(self.cmd_hang, env={MARK: mark}, timeout=1)
             await self.assert_no_orphans(sandbox, mark)
             assert (await sandbox.run([*self.cmd_echo, "still here"])).stdout == "still here\n"
 
@@ -222,15 +219,17 @@ class RunTimeoutTests(Contract):
     async def test_a_run_timeout_kills_what_ignores_signals(self) -> None:
         mark = new_mark()
         async with self.sandbox() as sandbox:
-            with pytest.raises(ExecutionTimeout):
-                await sandbox.run(self.cmd_deaf, env={MARK: mark}, timeout=1)
+            async with self.within(1 + self.patience, "a run with a timeout of one second"):
+                with pytest.raises(ExecutionTimeout):
+                    await sandbox.run(self.cmd_deaf, env={MARK: mark}, timeout=1)
             await self.assert_no_orphans(sandbox, mark)
 
     @needs(Capability.RUN_COMMAND)
     async def test_a_run_timeout_keeps_what_was_printed(self) -> None:
         async with self.sandbox() as sandbox:
-            with pytest.raises(ExecutionTimeout) as caught:
-                await sandbox.run(self.cmd_partial, timeout=2)
+            async with self.within(2 + self.patience, "a run with a timeout of two seconds"):
+                with pytest.raises(ExecutionTimeout) as caught:
+                    await sandbox.run(self.cmd_partial, timeout=2)
             partial = caught.value.partial
             assert partial is not None
             assert (partial.stdout, partial.stderr) == ("one\n", "two\n")
@@ -242,7 +241,11 @@ class RunTimeoutTests(Contract):
         async def run_slowly() -> None:
             slow.append((await sandbox.run(self.cmd_slow, timeout=300)).stdout)
 
-        async with self.sandbox() as sandbox, self.tasks() as tasks:
+        async with (
+            self.sandbox() as sandbox,
+            self.within(4 + self.patience, "two runs"),
+            self.tasks() as tasks,
+        ):
             tasks.start_soon(run_slowly)
             with pytest.raises(ExecutionTimeout):
                 await sandbox.run(self.cmd_hang, timeout=1)
