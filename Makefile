@@ -18,9 +18,10 @@ ENGINE := eval "$$($(PYTHON) -m scripts.engine up)"
 ASYNC_RULES := ASYNC101,ASYNC103,ASYNC104,ASYNC106,ASYNC111,ASYNC112,ASYNC113,ASYNC114,ASYNC118,$\
 	ASYNC119,ASYNC121,ASYNC122,ASYNC123,ASYNC125,ASYNC126,ASYNC300
 PYTEST := $(BIN)/python -m pytest
+LOWEST = $(shell sed -n 's/^ *"$(FRAMEWORK)>=\([0-9.]*\)",$$/\1/p' pyproject.toml)
 
 help:  ## show this list
-	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+	@sed -n 's/^\([a-z0-9-]*\):.*  ## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 
 demo: venv-demo  ## run code in a real container and prove that it cannot reach the network
 	@$(ENGINE); $(BIN)/sandboxio demo --backend "docker://$$SBX_TEST_IMAGE"
@@ -30,6 +31,17 @@ test: venv  ## all tests: without an engine, the contract on the fake, on a real
 
 unit: venv  ## the tests that need no engine
 	@$(PYTEST) tests contract -m "not engine and not e2b"
+
+e2b: venv  ## the tests that need a real E2B account (E2B_API_KEY); they create real sandboxes
+	@$(PYTEST) tests contract -m e2b --require e2b
+
+canary: venv  ## all tests with the newest releases, pre-releases too, of what we depend on
+	@$(BIN)/python -m pip install --quiet --upgrade --pre anyio typing-extensions httpx h11 e2b trio opentelemetry-api
+	@scripts/run_tests.sh
+
+frameworks: venv  ## the framework tools with FRAMEWORK=mcp (or another) at VERSION=lowest or newest
+	@$(BIN)/python -m pip install --quiet --upgrade "$(FRAMEWORK)$(if $(filter lowest,$(VERSION)),==$(LOWEST).*)"
+	@$(PYTEST) $(wildcard tests/integrations tests/mcp)
 
 engine: python  ## bring up a Docker engine and a test image, print the variables that name them
 	@$(PYTHON) -m scripts.engine up
@@ -41,6 +53,7 @@ lint: $(SETUP)  ## style, and mistakes that can be seen without running
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/flake8-async --anyio --enable=$(ASYNC_RULES) $$(git ls-files 'src/*.py')
+	@BIN=$(BIN) scripts/lint_workflows.sh
 
 types: $(SETUP)  ## mypy and pyright, both strict
 	@$(BIN)/mypy
@@ -62,4 +75,4 @@ python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer with venv was found: install one" \
 		"(Debian: apt-get install python3 python3-venv), or say PYTHON=/path/to/python." >&2; exit 1; }
 
-.PHONY: help demo test unit engine engine-down lint types all clean venv venv-demo python
+.PHONY: help demo test unit e2b canary frameworks engine engine-down lint types all clean venv venv-demo python
