@@ -44,7 +44,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
     from typing import Any
 
     Steps = Generator[bool, None, None]
@@ -77,6 +77,7 @@ U32 = struct.Struct(">I")
 OUT_FULL = 512 * 1024  # bytes waiting for the host at which pipes and files are no longer read
 KILL_BOUND = 1.0  # seconds until a run counts as one that cannot be killed
 STOP_WALK = 0.02  # seconds of stopping a run's processes before the first SIGKILL
+EARLY_BOUND = 0.005  # seconds of looking for what a new process forked before it was marked
 PATIENCE = 0.03  # seconds of killing until everything is frozen for an instant
 REMEMBERED = 4096  # ended runs that can still be killed (what they left in the background)
 LEFTOVER_PAUSE = 0.005  # seconds between two reads from a background process's output
@@ -250,6 +251,23 @@ def limit_in_text(pid: int, name: bytes) -> int | None:
     return None
 
 
+class NewestProcess:
+    """The number that was given to a process last: the fifth field of /proc/loadavg (proc(5))."""
+
+    def __init__(self) -> None:
+        try:
+            self.fd = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self.fd = -1
+
+    def read(self) -> int:
+        """0 if it cannot be told."""
+        try:
+            return int(os.pread(self.fd, 200, 0).split()[4])
+        except (OSError, IndexError, ValueError):
+            return 0
+
+
 class Marks:
     """Tells which run a process belongs to by two resource limits that mean nothing else.
 
@@ -260,8 +278,9 @@ class Marks:
     ``LOCKS <= TOP - n``, ``RTTIME <= n``, and lowering either only makes more runs claim it.
 
     In the instant between start and the second limit a process may fork: such a child still has the
-    guest's own RTTIME, ``self.last``. It belongs to the run that its LOCKS names if the leader of its
-    session does; otherwise it has lowered its LOCKS to pose as a later run, and any run claims it.
+    guest's own RTTIME, ``self.last``. Every run up to what its LOCKS names claims it, so it hides from
+    nothing. For the innocent among them ``early_children`` looks, and those that are still in the run's
+    session, which nobody can join from outside, get their second limit.
 
     Guests beside each other use ranges that do not overlap.
     """
@@ -269,6 +288,7 @@ class Marks:
     def __init__(self, first: int) -> None:
         self.number = first
         self.last = first + RUNS - 1
+        self.newest = NewestProcess()
         self.working = False
         try:
             before = {resource.getrlimit(LOCKS)[1], resource.getrlimit(RTTIME)[1]}
@@ -303,17 +323,21 @@ class Marks:
         lowest = limit_of(pid, RTTIME)
         if lowest is None or not 0 <= lowest <= self.last:
             return None
-        highest = TOP - locks
-        if lowest < self.last:
-            return lowest, highest
-        return self.unpinned(pid, highest)
+        return (0 if lowest == self.last else lowest), TOP - locks
 
-    def unpinned(self, pid: int, claimed: int) -> tuple[int, int]:
-        process = look(pid)
-        if process and process.session != pid and limit_of(process.session, RTTIME) == claimed:
-            self.pin(pid, claimed)
-            return claimed, claimed
-        return 0, claimed
+    def early_children(self, pid: int) -> Iterator[int]:
+        """Processes without their second limit, if any was forked since ``pid`` was started."""
+        until = time.monotonic() + EARLY_BOUND
+        found = self.working
+        while found and time.monotonic() < until:
+            newest = self.newest.read()
+            if newest == pid:
+                return
+            fresh = range(pid + 1, newest + 1) if 0 < newest - pid < 1000 else all_pids()
+            pid = newest
+            early = [one for one in fresh if limit_of(one, RTTIME) == self.last]
+            found = bool(early)
+            yield from early
 
 
 class Spawner:
@@ -1062,6 +1086,7 @@ class Guest:
         self.over: dict[int, int] = {}  # marks of ended runs, oldest first
         self.jobs: dict[int, Job] = {}
         self.ready: dict[int, Job] = {}
+        self.fresh: list[Run] = []  # started a moment ago
         self.resting: list[Leftover] = []
         self.leftovers = 0
         self.resume_at = 0.0
@@ -1221,8 +1246,10 @@ class Guest:
         finally:
             for fd in theirs:
                 os.close(fd)
-        self.marks.pin(run.pid, run.mark)
         self.spawner.settle(run.pid)
+        self.marks.pin(run.pid, run.mark)  # last: who lacks this mark may lack the rest, too
+        self.look_for_early_children(run)
+        self.fresh.append(run)
         for fd in ours:
             os.set_blocking(fd, False)
         for kind, fd, credit in zip((STDOUT, STDERR), ours, windows):
@@ -1232,6 +1259,14 @@ class Guest:
                 self.watch.add(stream)
         if has_input:
             run.feed = Feed(run, ours[2])
+
+    def look_for_early_children(self, run: Run) -> None:
+        """While the main process is not collected, its session is the run's and nobody else's."""
+        for early in self.marks.early_children(run.pid):
+            self.spawner.settle(early)
+            process = look(early)
+            if process and process.session == run.pid:
+                self.marks.pin(early, run.mark)
 
     def start_program(
         self, path: bytes, argv: list[bytes], env: dict[bytes, bytes], fds: tuple[int, int, int]
@@ -1544,6 +1579,11 @@ class Guest:
 
     def work(self, now: float) -> None:
         """What is due: deadlines, kills, file operations, background output."""
+        if self.fresh:  # a fork that was under way at the first look has its number now
+            for run in self.fresh:
+                if run.status is None:
+                    self.look_for_early_children(run)
+            self.fresh.clear()
         if now >= self.next_deadline:
             self.check_deadlines(now)
         if self.killer.jobs:

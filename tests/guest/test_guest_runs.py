@@ -191,7 +191,7 @@ def test_a_removed_work_folder_is_there_again_for_the_next_run(guest: Guests, wo
     client.sh("rm -rf ../work; mkdir ../other")
     end, out, _ = client.sh("pwd; ls -A | wc -l")
     assert (end.exit_code, out) == (0, b"%s\n0\n" % os.fsencode(work))
-    client.sh("cd /; rm -rf %s; touch %s" % (work, work))
+    client.sh(f"cd /; rm -rf {work}; touch {work}")
     last = client.last(client.start("true"))
     assert last == w.Failed(last.op, w.Reason.NO_WORK_FOLDER, "EEXIST")
 
