@@ -477,7 +477,7 @@ class BaseBackend(ABC):
                 metadata=metadata,
             )
         _warn_of_short(request.secrets)
-        redactor = request.redactor.also(self._credentials())
+        redactor = request.redactor.also(self._recorder.credentials())
         with guarded(redactor):
             self._recorder.check()
             self._check_policy(request)
@@ -502,7 +502,7 @@ class BaseBackend(ABC):
         """A handle on a sandbox that already runs. Raises ``ConnectError`` if there is none."""
         if not isinstance(sandbox_id, str) or not sandbox_id.strip() or "\0" in sandbox_id:
             raise ConnectError(f"{sandbox_id!r} is not a sandbox id.")
-        subject = Subject(sandbox_id, self.isolation, redactor=Redactor(self._credentials()))
+        subject = Subject(sandbox_id, self.isolation, redactor=Redactor(self._recorder.credentials()))
         async with self._recorder.operation("connect", subject) as record:
             sandbox = await self._attach(sandbox_id)
             record.subject = sandbox.subject()

@@ -74,8 +74,13 @@ class AuditEvent:
 
     def as_dict(self) -> dict[str, object]:
         """The event as JSON-ready values. ``code``, ``error`` and ``policy`` are left out where None."""
-        values = {**asdict(self), "ts": self.ts.isoformat(), "isolation": self.isolation.value}
-        return {key: value for key, value in values.items() if value is not None or key not in _OPTIONAL}
+        values: dict[str, object] = {**vars(self), "ts": self.ts.isoformat(), "isolation": self.isolation.value}
+        for name in _OPTIONAL:
+            if values[name] is None:
+                del values[name]
+        if self.policy is not None:
+            values["policy"] = asdict(self.policy)
+        return values
 
     def as_line(self) -> str:
         """The event as one line of JSON in ASCII, without a newline; what every sink here writes."""
