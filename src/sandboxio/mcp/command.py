@@ -1,0 +1,185 @@
+"""Options of ``python -m sandboxio.mcp``, and the transports."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+
+import anyio
+from mcp.server.auth.provider import AccessToken
+from mcp.server.auth.settings import AuthSettings
+from mcp.server.mcpserver import MCPServer
+from mcp.server.transport_security import TransportSecuritySettings
+from pydantic import AnyHttpUrl
+
+from sandboxio.errors import ConfigurationError, SandboxError
+from sandboxio.mcp.holder import Holder
+from sandboxio.mcp.server import Settings, build
+
+TOKEN_VARIABLE = "SBX_MCP_TOKEN"  # noqa: S105 - the variable's name
+LOCAL = ("127.0.0.1", "localhost", "::1")
+MAX_BODY = 32 << 20
+"""Bytes of one HTTP request; the SDK's 4 MiB are too few for a file. base64 makes 24 MiB of content fit."""
+LEAST_TOKEN = 16
+
+EXAMPLES = """examples:
+  python -m sandboxio.mcp                                        Docker, over stdio
+  python -m sandboxio.mcp --backend e2b://code-interpreter-v1    E2B (needs E2B_API_KEY)
+  python -m sandboxio.mcp --transport streamable-http --port 8000
+  SBX_MCP_TOKEN=... python -m sandboxio.mcp --transport streamable-http \\
+      --host 0.0.0.0 --allowed-host sandbox.example.org
+"""
+
+
+@dataclass(frozen=True)
+class StaticToken:
+    """Accepts one bearer token, compared in constant time."""
+
+    token: str = field(repr=False)
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        """The SDK's hook."""
+        if not secrets.compare_digest(token.encode(), self.token.encode()):
+            return None
+        return AccessToken(token=token, client_id="sandboxio", scopes=[])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the server until its client goes or a signal ends it."""
+    given = _parser().parse_args(argv)
+    try:
+        return _serve(given)
+    except SandboxError as error:
+        sys.stderr.write(f"{error}\n")  # stdout carries nothing but the protocol
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m sandboxio.mcp",
+        description="Serve one sandbox over the Model Context Protocol. No client can change these options.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--backend", default="docker://", metavar="DSN", help="where the sandbox runs (docker://)"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=3600.0,
+        metavar="SECONDS",
+        help="life of the sandbox, and of a call (3600)",
+    )
+    parser.add_argument(
+        "--egress", choices=("deny", "allow"), default="deny", help="network of the sandbox (deny)"
+    )
+    parser.add_argument("--transport", choices=("stdio", "streamable-http"), default="stdio")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8000, help="port to listen on (8000)")
+    parser.add_argument(
+        "--allowed-host",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="a Host header to accept, with its port if it has one; needed for another --host; repeatable",
+    )
+    parser.add_argument("--loop", choices=("asyncio", "trio"), default="asyncio", help="event loop (asyncio)")
+    return parser
+
+
+def _serve(given: argparse.Namespace) -> int:
+    settings = Settings(given.backend, given.timeout, given.egress)
+    if given.transport == "stdio":
+        anyio.run(_until_signal, build(settings).run_stdio_async, backend=given.loop)
+        return 0
+    security, token = _security(given)
+    if token is None:
+        server = build(settings)
+    else:
+        url = AnyHttpUrl(f"http://{given.allowed_host[0]}")
+        auth = AuthSettings(issuer_url=url, resource_server_url=None)
+        server = build(settings, auth=auth, token_verifier=StaticToken(token))
+    anyio.run(partial(_serve_http, server, given, security), backend=given.loop)
+    return 0
+
+
+def _security(given: argparse.Namespace) -> tuple[TransportSecuritySettings | None, str | None]:
+    """What guards the HTTP server. Beyond this machine, allowed hosts and a token are required.
+
+    None leaves the SDK's own protection against DNS rebinding, which is on for local addresses only.
+    """
+    token = os.environ.get(TOKEN_VARIABLE)
+    if token is not None and len(token) < LEAST_TOKEN:
+        raise ConfigurationError(
+            f"{TOKEN_VARIABLE} has fewer than {LEAST_TOKEN} characters.",
+            hint=f"export {TOKEN_VARIABLE}=$(python3 -c 'import secrets; print(secrets.token_urlsafe())')",
+        )
+    if given.host not in LOCAL:
+        if not given.allowed_host:
+            raise ConfigurationError(
+                f"Listening on {given.host} needs the names under which clients may come.",
+                hint="Add --allowed-host NAME for each, or listen on 127.0.0.1.",
+            )
+        if token is None:
+            raise ConfigurationError(
+                f"Listening on {given.host} without a token would let anyone run code.",
+                hint=f"Set {TOKEN_VARIABLE}, or listen on 127.0.0.1.",
+            )
+    if not given.allowed_host:
+        given.allowed_host = [f"{given.host}:{given.port}"]
+        return None, token
+    origins = [f"{scheme}://{host}" for host in given.allowed_host for scheme in ("http", "https")]
+    return TransportSecuritySettings(allowed_hosts=given.allowed_host, allowed_origins=origins), token
+
+
+async def _until_signal(serve: Callable[[], Awaitable[None]]) -> None:
+    """Serve until the client goes or SIGTERM comes, so that the sandbox is ended in either case."""
+    async with anyio.create_task_group() as group:
+
+        async def watch() -> None:
+            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                async for _ in signals:
+                    group.cancel_scope.cancel()
+
+        group.start_soon(watch)
+        await serve()
+        group.cancel_scope.cancel()
+
+
+async def _serve_http(
+    server: MCPServer[Holder], given: argparse.Namespace, security: TransportSecuritySettings | None
+) -> None:
+    app: Any = server.streamable_http_app(
+        host=given.host, transport_security=security, max_request_body_size=MAX_BODY
+    )
+    if given.loop == "trio":
+        await _until_signal(partial(_serve_trio, app, given))
+        return
+    import uvicorn  # noqa: PLC0415 - comes with the mcp package; only HTTP needs it
+
+    config = uvicorn.Config(app, host=given.host, port=given.port, log_level="warning")
+    await uvicorn.Server(config).serve()
+
+
+async def _serve_trio(app: Any, given: argparse.Namespace) -> None:
+    try:
+        from hypercorn.config import Config  # noqa: PLC0415 - uvicorn serves asyncio only
+        from hypercorn.trio import serve  # noqa: PLC0415  # pyright: ignore[reportUnknownVariableType]
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            "HTTP on trio needs hypercorn.", hint='pip install "hypercorn[trio]", or use --loop asyncio.'
+        ) from error
+    config = Config()
+    config.bind = [f"{given.host}:{given.port}"]
+    config.errorlog = config.accesslog = None
+    await cast("Callable[[Any, Config], Awaitable[None]]", serve)(app, config)
