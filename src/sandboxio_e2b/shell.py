@@ -15,6 +15,7 @@ inside the range of its own run: locks <= k and timeout <= 2^62 - k. Root can le
 
 from __future__ import annotations
 
+import re
 import secrets
 import shlex
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _RANGE: Final = 1 << 62
+_DIGITS: Final = 3
 
 _RUN: Final = r"""
 ulimit -x "$1"; ulimit -R "$2"
@@ -166,6 +168,7 @@ class EndingFilter:
 
     def __init__(self, mark: Mark) -> None:
         self._ending = mark.ending
+        self._pattern = re.compile(re.escape(mark.ending) + rb"([0-9]{1,3})\x1e")
         self._held = b""
         self.exit_code: int | None = None
 
@@ -178,31 +181,26 @@ class EndingFilter:
         if self.exit_code is not None:
             return b""
         data = self._held + data
-        position = data.find(self._ending)
-        if position >= 0:
-            number, found, _ = data[position + len(self._ending) :].partition(b"\x1e")
-            if found and number.isdigit():
-                self.exit_code = int(number)
-                self._held = b""
-                return data[:position]
-            if len(number) < 4 and not found:
-                self._held = data[position:]
-                return data[:position]
-        keep = _overlap(data, self._ending)
-        self._held = data[len(data) - keep :]
-        return data[: len(data) - keep]
+        match = self._pattern.search(data)
+        if match is not None:
+            self.exit_code, self._held = int(match[1]) & 0xFF, b""
+            return data[: match.start()]
+        keep = len(data) - self._possible(data)
+        self._held = data[keep:]
+        return data[:keep]
+
+    def _possible(self, data: bytes) -> int:
+        """The length of the longest tail of ``data`` that may become the ending."""
+        start = data.find(b"\x1e", max(0, len(data) - len(self._ending) - _DIGITS))
+        while start >= 0:
+            tail = data[start:]
+            head, digits = tail[: len(self._ending)], tail[len(self._ending) :]
+            if self._ending.startswith(head) and (not digits or digits.isdigit()):
+                return len(tail)
+            start = data.find(b"\x1e", start + 1)
+        return 0
 
     def rest(self) -> bytes:
         """What was held back when the stream ended without the ending."""
         rest, self._held = self._held, b""
         return rest
-
-
-def _overlap(data: bytes, ending: bytes) -> int:
-    """The length of the longest tail of ``data`` that is a beginning of ``ending``."""
-    start = data.rfind(ending[:1], max(0, len(data) - len(ending)))
-    while start >= 0:
-        if ending.startswith(data[start:]):
-            return len(data) - start
-        start = data.rfind(ending[:1], max(0, len(data) - len(ending)), start)
-    return 0
