@@ -102,6 +102,7 @@ class _Loop:
         self.at_end: Callable[[], Awaitable[None]] | None = None
         self._released = False
         self._closing = False
+        self._served = False
         self._entering: set[object] = set()
         self._portal: BlockingPortal | None = None
         self._wake: Callable[[], object] | None = None
@@ -132,9 +133,11 @@ class _Loop:
         try:
             anyio.run(self._main)
         except BaseException as error:
-            if self.ready.is_set():
+            if not self.ready.is_set():
+                self.failure = error  # the starting thread reports it
+            elif not (self._served and isinstance(error, RuntimeError)):
                 raise
-            self.failure = error  # the starting thread reports it
+            # Python 3.12 cannot start the thread that ends an executor while the interpreter shuts down
         finally:
             self._closing = True
             _loops.discard(self)
@@ -155,6 +158,7 @@ class _Loop:
                 while self._entering:  # noqa: ASYNC110 - other threads change it, for microseconds
                     await anyio.sleep(0.001)
             await self._portal.stop(cancel_remaining=True)
+        self._served = True
 
     async def _finish(self) -> None:
         if self.at_end is None:
