@@ -28,6 +28,8 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 MAX_BODY = 32 << 20
 """Bytes of one HTTP request; the SDK's 4 MiB are too few for a file. base64 makes 24 MiB of content fit."""
 LEAST_TOKEN = 16
+NO_ISSUER = AnyHttpUrl("https://no-issuer.invalid")
+"""The SDK wants to name who issues tokens; here it is whoever started the server."""
 
 EXAMPLES = """examples:
   python -m sandboxio.mcp                                        Docker, over stdio
@@ -100,14 +102,14 @@ def _parser() -> argparse.ArgumentParser:
 def _serve(given: argparse.Namespace) -> int:
     settings = Settings(given.backend, given.timeout, given.egress)
     if given.transport == "stdio":
-        anyio.run(_until_signal, build(settings).run_stdio_async, backend=given.loop)
+        holder = Holder(settings.create)
+        anyio.run(_serve_stdio, build(settings, holder), holder, backend=given.loop)
         return 0
     security, token = _security(given)
     if token is None:
         server = build(settings)
     else:
-        url = AnyHttpUrl(f"http://{given.allowed_host[0]}")
-        auth = AuthSettings(issuer_url=url, resource_server_url=None)
+        auth = AuthSettings(issuer_url=NO_ISSUER, resource_server_url=None)
         server = build(settings, auth=auth, token_verifier=StaticToken(token))
     anyio.run(partial(_serve_http, server, given, security), backend=given.loop)
     return 0
@@ -142,8 +144,22 @@ def _security(given: argparse.Namespace) -> tuple[TransportSecuritySettings | No
     return TransportSecuritySettings(allowed_hosts=given.allowed_host, allowed_origins=origins), token
 
 
+async def _serve_stdio(server: MCPServer[Holder], holder: Holder) -> None:
+    """Serve until the client goes or a signal comes; the sandbox is ended in either case."""
+    async with anyio.create_task_group() as group:
+
+        async def watch() -> None:
+            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                async for number in signals:
+                    await holder.close()
+                    os._exit(128 + number)  # the SDK reads stdin in a thread that nothing can interrupt
+
+        group.start_soon(watch)
+        await server.run_stdio_async()
+        group.cancel_scope.cancel()
+
+
 async def _until_signal(serve: Callable[[], Awaitable[None]]) -> None:
-    """Serve until the client goes or SIGTERM comes, so that the sandbox is ended in either case."""
     async with anyio.create_task_group() as group:
 
         async def watch() -> None:

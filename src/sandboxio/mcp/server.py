@@ -59,17 +59,21 @@ class Settings:
 
 
 def build(
-    settings: Settings, *, auth: AuthSettings | None = None, token_verifier: TokenVerifier | None = None
+    settings: Settings,
+    holder: Holder | None = None,
+    *,
+    auth: AuthSettings | None = None,
+    token_verifier: TokenVerifier | None = None,
 ) -> MCPServer[Holder]:
-    """A server, ready to be run on any transport. Its sandbox ends with its lifespan."""
+    """A server, ready to be run on any transport. Its sandbox, ``holder``'s, ends with its lifespan."""
+    kept = holder or Holder(settings.create)
 
     @asynccontextmanager
     async def lifespan(server: MCPServer[Holder]) -> AsyncGenerator[Holder]:
-        holder = Holder(settings.create)
         try:
-            yield holder
+            yield kept
         finally:
-            await holder.close()
+            await kept.close()
 
     server: MCPServer[Holder] = MCPServer(
         "sandboxio",

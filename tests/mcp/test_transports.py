@@ -1,0 +1,222 @@
+"""The server as a process: stdio and HTTP, each on both loops, with polite and impolite clients."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from mcp import Client, StdioServerParameters
+
+LOOPS = ("asyncio", "trio")
+COMMAND = [sys.executable, "-m", "sandboxio.mcp", "--backend", "fake://"]
+TOKEN = "a-token-of-the-tests-0123456789"
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "tests", "version": "0"},
+    },
+}
+
+
+def environment(**changes: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONWARNINGS": "default", **changes}
+
+
+# stdio
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("era", ["auto", "legacy"])
+async def test_a_client_over_stdio(loop: str, era: Any) -> None:
+    server = StdioServerParameters(command=COMMAND[0], args=[*COMMAND[1:], "--loop", loop], env=environment())
+    async with Client(server, mode=era) as client:
+        result = await client.call_tool("run_command", {"cmd": "echo hello"})
+        assert result.structured_content["stdout"] == "hello\n"  # type: ignore[index]
+        read = await client.call_tool("run_command", {"cmd": "cat"})  # a child must not eat the protocol
+        assert not read.is_error
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_stdout_is_json_rpc_and_the_end_of_stdin_ends_the_server(loop: str) -> None:
+    """Case 84."""
+    calls = [HELLO, {"jsonrpc": "2.0", "method": "notifications/initialized"}]
+    calls += [
+        {
+            "jsonrpc": "2.0",
+            "id": number,
+            "method": "tools/call",
+            "params": {"name": "run_command", "arguments": {"cmd": command}},
+        }
+        for number, command in ((2, "echo out; echo err >&2"), (3, "seq 100000"), (4, "cat"))
+    ]
+    server = subprocess.Popen(
+        [*COMMAND, "--loop", loop],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment(),
+        text=True,
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
+    with server:
+        server.stdin.write("".join(json.dumps(call) + "\n" for call in calls))
+        server.stdin.flush()
+        answers = {}
+        while len(answers) < 4:
+            message = json.loads(server.stdout.readline())
+            assert message["jsonrpc"] == "2.0"
+            if "id" in message:
+                answers[message["id"]] = message
+        server.stdin.close()
+        start = time.monotonic()
+        assert server.stdout.read() == ""
+        assert server.wait(10) == 0
+        assert time.monotonic() - start < 5
+    assert answers[2]["result"]["structuredContent"]["stderr"] == "err\n"
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_sigterm_ends_the_server(loop: str) -> None:
+    server = subprocess.Popen(
+        [*COMMAND, "--loop", loop],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(),
+        text=True,
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
+    with server:
+        server.stdin.write(json.dumps(HELLO) + "\n")
+        server.stdin.flush()
+        assert json.loads(server.stdout.readline())["id"] == 1
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(10) == 128 + signal.SIGTERM
+
+
+# HTTP
+
+
+@contextmanager
+def serving(*options: str, **variables: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A server on a free port; yields its address once it listens."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    command = [*COMMAND, "--transport", "streamable-http", "--port", str(port), *options]
+    with subprocess.Popen(command, env=environment(**variables)) as server:
+        try:
+            _wait_until_open(port, server)
+            yield f"http://127.0.0.1:{port}/mcp", server
+        finally:
+            server.terminate()
+            server.wait(15)
+
+
+def _wait_until_open(port: int, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            assert server.poll() is None, f"the server ended with {server.returncode}"
+            assert time.monotonic() < deadline, f"nothing listens on {port} after 20 s"
+            time.sleep(0.02)
+        else:
+            return
+
+
+# The SDK's client leaves async generators to the garbage collector, which trio tells.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_a_client_over_http(loop: str) -> None:
+    with serving("--loop", loop) as (url, _):
+        for era in ("auto", "legacy"):
+            async with Client(url, mode=era) as client:
+                result = await client.call_tool("run_command", {"cmd": "echo hello"})
+                assert result.structured_content["stdout"] == "hello\n"  # type: ignore[index]
+                big = await client.call_tool("write_file", {"path": "big", "content": "x" * 10_000_000})
+                assert big.structured_content["size"] == 10_000_000  # type: ignore[index]
+
+
+def post(url: str, **headers: str) -> int:
+    accept = {"Accept": "application/json, text/event-stream"}
+    with httpx.Client(trust_env=False) as client:
+        return client.post(url, json=HELLO, headers={**accept, **headers}).status_code
+
+
+def test_a_foreign_host_or_origin_is_refused() -> None:
+    """DNS rebinding: a page in a browser must not reach a server on this machine."""
+    with serving() as (url, _):
+        assert post(url) == 200
+        assert post(url, Host="attacker.example") == 421
+        assert post(url, Origin="http://attacker.example") == 403
+
+
+def test_with_a_token_nobody_comes_in_without_it() -> None:
+    with serving("--host", "0.0.0.0", "--allowed-host", "127.0.0.1:*", SBX_MCP_TOKEN=TOKEN) as (url, _):
+        assert post(url) == 401
+        assert post(url, Authorization="Bearer wrong") == 401
+        assert post(url, Authorization=f"Bearer {TOKEN}") == 200
+        assert post(url, Authorization=f"Bearer {TOKEN}", Host="attacker.example") == 421
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "message"),
+    [
+        (["--host", "0.0.0.0"], {"SBX_MCP_TOKEN": TOKEN}, "--allowed-host"),
+        (["--host", "0.0.0.0", "--allowed-host", "x.example"], {}, "SBX_MCP_TOKEN"),
+        ([], {"SBX_MCP_TOKEN": "short"}, "fewer than 16 characters"),
+    ],
+)
+def test_an_open_door_is_refused_at_the_start(
+    options: list[str], variables: dict[str, str], message: str
+) -> None:
+    command = [*COMMAND, "--transport", "streamable-http", *options]
+    done = subprocess.run(
+        command, env=environment(**variables), capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "SBX_E1000" in done.stderr
+    assert done.stdout == ""
+    assert "short" not in done.stderr.replace("shorter", "")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_client_that_vanishes_in_mid_call_leaves_the_server_well() -> None:
+    with serving() as (url, server):
+        async with httpx.AsyncClient(trust_env=False) as client:
+            call = {
+                "jsonrpc": "2.0",
+                "id": 2,
+                "method": "tools/call",
+                "params": {"name": "run_command", "arguments": {"cmd": "sleep 600"}},
+            }
+            with anyio.move_on_after(0.5):
+                await client.post(url, json=call, headers={"Accept": "application/json, text/event-stream"})
+        async with Client(url) as polite:
+            assert not (await polite.call_tool("run_command", {"cmd": "echo x"})).is_error
+        assert server.poll() is None
+
+
+def test_help_shows_examples_and_a_wrong_option_is_a_usage_error() -> None:
+    done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, check=True)
+    assert "examples:" in done.stdout
+    done = subprocess.run([*COMMAND, "--nope"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
