@@ -201,7 +201,7 @@ class BaseProcess:
         self._record = record = self._opened()
         self._deadline = anyio.current_time() + self._seconds
         try:
-            with record, guarded(record.subject.redactor):
+            with record.inside(), guarded(record.subject.redactor):
                 await self._before_deadline(self._execution.start)
         except BaseException as error:  # put down and re-raised, cancellation included
             record.failed(error)
@@ -240,7 +240,7 @@ class BaseProcess:
         if self._record is None or self._outcome is not None or self._killed:
             return
         self._killed = True
-        with self._record:
+        with self._record.inside():
             await self._owner.put_down(self._execution)
         await anyio.lowlevel.checkpoint_if_cancelled()
 
@@ -258,7 +258,7 @@ class BaseProcess:
             )
         if self._outcome is None:
             try:
-                with record, guarded(record.subject.redactor):
+                with record.inside(), guarded(record.subject.redactor):
                     chunk = await self._before_deadline(self._execution.receive)
                     if chunk is not None:
                         self._bytes += len(chunk.data)
@@ -290,7 +290,7 @@ class BaseProcess:
     async def _finish(self, record: OperationRecord, error: BaseException | None) -> None:
         try:
             if self._execution.exit is None and not self._killed:
-                with record:
+                with record.inside():
                     await self._owner.put_down(self._execution)
         finally:
             self._execution.close()

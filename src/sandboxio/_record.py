@@ -17,7 +17,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from contextvars import Token
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import TracebackType
@@ -47,11 +46,7 @@ class Subject:
 
 @dataclass
 class OperationRecord:
-    """What is known of one operation while it runs; fields are filled in as they become known.
-
-    ``with record:`` surrounds its steps: spans made inside are children of its span, and what the
-    adapter's libraries log inside is redacted.
-    """
+    """What is known of one operation while it runs; fields are filled in as they become known."""
 
     event: str
     subject: Subject
@@ -68,7 +63,6 @@ class OperationRecord:
     outside: BaseException | None = field(default_factory=sys.exception, repr=False)
     began: float = field(default_factory=time.time)
     started: float = field(default_factory=time.monotonic)
-    _tokens: list[Token[Redactor | None]] = field(default_factory=list[Token[Redactor | None]], repr=False)
 
     def failed(self, error: BaseException) -> None:
         """Note that the operation raised ``error``, which is redacted already."""
@@ -83,15 +77,32 @@ class OperationRecord:
         """Note that the caller did not want the rest, which is no failure."""
         self.error = CANCELLED
 
+    def inside(self) -> Inside:
+        """``with record.inside():`` surrounds each step of the operation.
+
+        Spans made there are children of its span, and what the adapter's libraries log is redacted. Several
+        tasks may be inside at once, as when one waits for a process and another kills it.
+        """
+        return Inside(self)
+
+
+class Inside:
+    """One task's stay inside of an operation; see :meth:`OperationRecord.inside`."""
+
+    __slots__ = ("_record", "_redactor", "_span")
+
+    def __init__(self, record: OperationRecord) -> None:
+        self._record = record
+
     def __enter__(self) -> None:
-        self._tokens.append(_logs.current.set(self.subject.redactor))
-        if self.span is not None:
-            self.span.__enter__()
+        span = self._record.span
+        self._redactor = _logs.current.set(self._record.subject.redactor)
+        self._span = None if span is None else span.attach()
 
     def __exit__(self, *_: object) -> None:
-        if self.span is not None:
-            self.span.__exit__()
-        _logs.current.reset(self._tokens.pop())
+        if self._record.span is not None and self._span is not None:
+            self._record.span.detach(self._span)
+        _logs.current.reset(self._redactor)
 
 
 class Recorder:
@@ -243,7 +254,8 @@ class Operation:
 
     async def __aenter__(self) -> OperationRecord:
         self._record = record = self._opening()
-        record.__enter__()
+        self._inside = record.inside()
+        self._inside.__enter__()
         return record
 
     async def __aexit__(
@@ -251,7 +263,7 @@ class Operation:
     ) -> None:
         record = self._record
         assert record is not None
-        record.__exit__()
+        self._inside.__exit__()
         if error is not None:
             if self._failed is not None and isinstance(error, Exception):
                 self._failed(error)

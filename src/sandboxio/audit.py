@@ -74,7 +74,8 @@ class AuditEvent:
 
     def as_dict(self) -> dict[str, object]:
         """The event as JSON-ready values. ``code``, ``error`` and ``policy`` are left out where None."""
-        values: dict[str, object] = {**vars(self), "ts": self.ts.isoformat(), "isolation": self.isolation.value}
+        values: dict[str, object] = dict(vars(self))
+        values |= {"ts": self.ts.isoformat(), "isolation": self.isolation.value}
         for name in _OPTIONAL:
             if values[name] is None:
                 del values[name]

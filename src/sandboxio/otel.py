@@ -43,30 +43,31 @@ _tracer: tuple[TracerProvider, Tracer] | None = None
 
 
 class OperationSpan:
-    """The span of one operation. ``with span:`` makes it current; :meth:`finish` ends it.
+    """The span of one operation. Between ``attach`` and ``detach`` it is current; ``finish`` ends it.
 
-    Entered and left in one task, as often as the operation needs: between its steps a stream's caller
-    has its own current span.
+    A pair belongs to one task; several tasks may be inside at once, and the operation may be entered as
+    often as it needs: between its steps a stream's caller has its own current span.
     """
 
     def __init__(self, span: Span) -> None:
         self._span = span
-        self._tokens: list[Token[Context]] = []
 
     @property
     def recording(self) -> bool:
         """False if a sampler dropped it: then it only carries the parent on."""
         return self._span.is_recording()
 
-    def __enter__(self) -> None:
+    def attach(self) -> Token[Context]:
+        """Make it the current span of this task; the token undoes that."""
         from opentelemetry import context, trace  # noqa: PLC0415 - imported by the application before
 
-        self._tokens.append(context.attach(trace.set_span_in_context(self._span)))
+        return context.attach(trace.set_span_in_context(self._span))
 
-    def __exit__(self, *_: object) -> None:
+    def detach(self, token: Token[Context]) -> None:
+        """Make the span current that was so before ``attach``."""
         from opentelemetry import context  # noqa: PLC0415 - imported by the application before
 
-        context.detach(self._tokens.pop())
+        context.detach(token)
 
     def finish(self, event: AuditEvent | None, problem: str | None) -> None:
         """End the span with what is known; ``problem`` is the redacted text of a failure."""

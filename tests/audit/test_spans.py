@@ -240,6 +240,29 @@ async def test_the_body_of_a_stream_keeps_its_own_current_span(spans: InMemorySp
     assert parent_id(named(spans, "stream")) == id_of(agent)
 
 
+async def test_one_task_waits_for_a_process_and_another_kills_it(
+    spans: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    sandbox = await ScriptedBackend(World(hangs=True)).create()
+    before = context.get_current()
+    async with sandbox.stream(["x"]) as process:
+        for _ in range(2):
+            async with anyio.create_task_group() as tasks:
+
+                async def wait() -> None:
+                    with anyio.move_on_after(0.05):
+                        await process.wait()
+                    assert context.get_current() == before
+
+                tasks.start_soon(wait)
+                await anyio.wait_all_tasks_blocked()
+                await process.kill()
+                assert context.get_current() == before
+    await sandbox.kill()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert named(spans, "stream").end_time
+
+
 async def test_tasks_side_by_side_have_their_own_parents(spans: InMemorySpanExporter) -> None:
     tracer = trace.get_tracer("app")
     sandbox = await ParrotBackend().create()

@@ -1,11 +1,12 @@
-"""The pytest plugin: the fixture ``sbx_fake``.
+"""The pytest plugin: the fixture ``sbx_fake``, and failure reports without the library's values.
 
 pytest loads this file in every project that has sandboxio installed, so it imports nothing of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,19 @@ if TYPE_CHECKING:
     from .fake import FakeBackend
 
 pytest.register_assert_rewrite("sandboxio.testing.suite")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """See ``reports.py``."""
+    report = yield
+    if call.excinfo is not None and "sandboxio.api" in sys.modules:
+        from .reports import leave_out_values  # noqa: PLC0415 - see above
+
+        leave_out_values(report.longrepr)
+    return report
 
 
 @pytest.fixture
