@@ -175,7 +175,7 @@ class ProgressLine:
             same = [numbers for (status, _), numbers in self._parts.items() if status == progress.status]
             current, total = (sum(numbers) / (1 << 20) for numbers in zip(*same, strict=True))
             line = f"{progress.status}: {current:.0f} of {total:.0f} MiB"
-        line = _escaped(line)[: max(self._width - 1, NARROWEST)]
+        line = " ".join(_escaped(line).split())[: max(self._width - 1, NARROWEST)]
         if line == self.shown:
             return ""
         self.shown = line
