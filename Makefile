@@ -59,6 +59,9 @@ types: $(SETUP)  ## mypy and pyright, both strict
 	@$(BIN)/mypy
 	@$(BIN)/pyright
 
+pythons: venv  ## unit tests on each Python that is here, with the lowest versions, from the wheel
+	@PATH="$(subst $() ,:,$(wildcard $(HOME)/.pyenv/versions/3.1*/bin)):$$PATH" $(BIN)/tox run -q -e py311,py312,py313,lowest,wheel
+
 all: lint types test  ## what has to pass before a change goes in
 
 clean:  ## remove what these targets made in this folder, .venv included
@@ -75,4 +78,4 @@ python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer with venv was found: install one" \
 		"(Debian: apt-get install python3 python3-venv), or say PYTHON=/path/to/python." >&2; exit 1; }
 
-.PHONY: help demo test unit e2b canary frameworks engine engine-down lint types all clean venv venv-demo python
+.PHONY: help demo test unit e2b canary frameworks engine engine-down lint types pythons all clean venv venv-demo python
