@@ -314,14 +314,15 @@ def _padding(size: int) -> bytes:
 
 
 def _check_block(block: bytes) -> None:
-    if block[:2] == b"\x1f\x8b":
-        raise _refused("it is compressed with gzip")
     # the checksum's own field counts as blanks; old tars summed signed bytes
     rest = block[:148] + b" " * 8 + block[156:]
     unsigned = sum(rest)
     signed = unsigned - 256 * sum(byte > 127 for byte in rest)
-    if _number(block[148:156]) not in (unsigned, signed):
-        raise _refused("a header's checksum is wrong; this is not a tar stream")
+    said = re.fullmatch(rb"[ \0]*([0-7]+)[ \0]*", block[148:156])
+    if said is None or int(said[1], 8) not in (unsigned, signed):
+        # only now: a file's name may begin with these two bytes
+        what = "it is compressed with gzip" if block[:2] == b"\x1f\x8b" else "a header's checksum is wrong"
+        raise _refused(f"{what}; this is not a tar stream")
 
 
 def _number(field: bytes, *, signed: bool = False) -> int:
