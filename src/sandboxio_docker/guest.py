@@ -189,7 +189,7 @@ RUNS = 1 << 32  # runs of one guest
 class Process:
     """A line of /proc/PID/stat."""
 
-    __slots__ = ("alive", "parent", "pid", "session", "started", "state")
+    __slots__ = ("alive", "parent", "pid", "session", "state")
 
     def __init__(self, pid: int, text: bytes) -> None:
         fields = text[text.rindex(b")") + 2 :].split()
@@ -197,7 +197,6 @@ class Process:
         self.state = fields[0]
         self.parent = int(fields[1])
         self.session = int(fields[3])
-        self.started = fields[19]
         # A main thread that has exited looks like a zombie while the others live on.
         self.alive = self.state not in b"ZX" or int(fields[17]) > 1
 
@@ -596,11 +595,11 @@ class Kill:
         self.answers = 0
         self.rounds = 0
         self.live = 0
-        self.stopped: set[tuple[int, bytes]] = set()
+        self.stopped: set[int] = set()
         self.killed: set[int] = set()
 
-    def claims(self, span: tuple[int, int]) -> bool:
-        return span[0] <= self.mark <= span[1]
+    def claims(self, span: tuple[int, int] | None) -> bool:
+        return span is not None and span[0] <= self.mark <= span[1]
 
 
 class Killer:
@@ -621,29 +620,31 @@ class Killer:
     def begin(self, job: Kill) -> None:
         self.jobs.append(job)
 
-    def find(self, jobs: list[Kill]) -> list[tuple[Process, Kill]]:
-        """The processes of these runs, living or not."""
+    def members(self, jobs: list[Kill]) -> Iterator[tuple[int, Kill]]:
+        """The numbers of the processes of these runs, living or not."""
         if not self.marks.working:
-            return self.find_by_family(jobs)
-        found: list[tuple[Process, Kill]] = []
+            yield from ((process.pid, job) for process, job in self.find_by_family(jobs))
+            return
         for pid in all_pids():
             span = self.marks.read(pid)
-            if span is None:
-                continue
-            for job in jobs:
+            for job in jobs if span else ():
                 if job.claims(span):
-                    process = look(pid)
-                    if process:
-                        found.append((process, job))
+                    yield pid, job
                     break
-        return found
+
+    def find(self, jobs: list[Kill]) -> list[tuple[Process, Kill]]:
+        """The same with their states."""
+        if not self.marks.working:
+            return self.find_by_family(jobs)
+        looked = [(look(pid), job) for pid, job in self.members(jobs)]
+        return [(process, job) for process, job in looked if process]
 
     def find_by_family(self, jobs: list[Kill]) -> list[tuple[Process, Kill]]:
         """Without marks: by parent, session and environment. A run that wants to can hide."""
         rest = [process for process in map(look, all_pids()) if process]
         found: list[tuple[Process, Kill]] = []
         for job in jobs:
-            known = {pid for pid, _ in job.stopped}
+            known = set(job.stopped)
             if job.run:
                 known.add(job.run.pid)
             text = b"SANDBOXIO_RUN=%d" % job.mark
@@ -670,22 +671,29 @@ class Killer:
         new = True
         while new and time.monotonic() < until:
             new = False
-            for process, job in self.find(jobs):
-                key = (process.pid, process.started)
-                if process.alive and key not in job.stopped:
-                    send_signal(process.pid, signal.SIGSTOP)
-                    job.stopped.add(key)
+            for pid, job in self.members(jobs):
+                if pid not in job.stopped:
+                    send_signal(pid, signal.SIGSTOP)
+                    job.stopped.add(pid)
                     new = True
+        if new:  # they are too many, or too quick
+            self.freeze()
 
     def strike(self) -> None:
-        """Scan once and kill what is found."""
+        """Scan once and kill what is found.
+
+        While there is anybody new, nothing but marks is read and nobody is counted as dead: the CPU may
+        be full of them. Only then is it looked whether those that were struck are really gone.
+        """
         for job in self.jobs:
             job.live = 0
-        for process, job in self.find(self.jobs):
-            if process.alive:
-                job.live += 1
-                job.killed.add(process.pid)
-                send_signal(process.pid, signal.SIGKILL)
+        for pid, job in self.members(self.jobs):
+            send_signal(pid, signal.SIGKILL)
+            job.live += pid not in job.killed
+            job.killed.add(pid)
+        if not any(job.live for job in self.jobs):
+            for process, job in self.find(self.jobs):
+                job.live += process.alive
 
     def moving(self, job: Kill) -> bool:
         return any(job.claims(span) for span in self.ended)
@@ -694,13 +702,14 @@ class Killer:
         """Stop every other process in one step, kill the members, let the others go on."""
         if os.getpid() != 1:
             return
-        stopped_before = {p.pid for p in map(look, all_pids()) if p and p.state in b"Tt"}
+        members = {pid for pid, _ in self.members(self.jobs)}
+        others = (look(pid) for pid in all_pids() if pid not in members)
+        stopped_before = {other.pid for other in others if other and other.state in b"Tt"}
         send_signal(-1, signal.SIGSTOP)
-        members: set[int] = set()
-        for process, job in self.find(self.jobs):
-            members.add(process.pid)
-            job.killed.add(process.pid)
-            send_signal(process.pid, signal.SIGKILL)
+        for pid, job in self.members(self.jobs):
+            send_signal(pid, signal.SIGKILL)
+            members.add(pid)
+            job.killed.add(pid)
         for pid in all_pids():
             if pid not in members and pid not in stopped_before:
                 send_signal(pid, signal.SIGCONT)

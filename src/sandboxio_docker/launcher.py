@@ -68,26 +68,25 @@ names["main"](sys.argv[1:5], began)
 """
 
 # Without a network the engine makes no /etc/hosts, and localhost would have no address ($4, see below).
+# Signals that a shell would end at are ignored: as process 1 it gets from inside whatever it handles.
 # A line on stdin is the guest's program, sent before the host knew: it is read and dropped. Where the
-# lifeline is off, opening the own stdin for writing keeps it from ever ending.
+# lifeline is off, opening the own stdin for writing keeps it from ever ending. A shell that counts
+# SECONDS looks at them again, because a timed read may end early.
 _STAY: Final = r"""
-named() {
-  while read -r _ names; do
-    case " $names " in *[[:space:]]localhost[[:space:]]*) return 0 ;; esac
-  done
-  return 1
-}
-if [ "$4" = 1 ] && ! named </etc/hosts 2>/dev/null; then
-  printf '127.0.0.1\tlocalhost\n::1\tlocalhost\n' >>/etc/hosts
-fi 2>/dev/null
 echo "sandboxio: no python3 of version 3.8 or newer"
-keep='[ "$2" = 1 ] || ! (exec 0<>/proc/self/fd/0) 2>/dev/null || exec 0<>/proc/self/fd/0
-  while IFS= read -r -t "$1" line; do :; done; exit 0'
+keep='trap "" 1 2 3 10 12 13 14 15 24
+  [ "$2" = 1 ] || ! (exec 0<>/proc/self/fd/0) 2>/dev/null || exec 0<>/proc/self/fd/0
+  left=${1%.*} end=$((${SECONDS:-0} + left + 1))
+  while [ "$left" -gt 0 ]; do
+    IFS= read -r -t "$left" line || [ "$?" -gt 128 ] || exit 0
+    [ -z "$SECONDS" ] || left=$((end - SECONDS))
+  done; exit 0'
 can='IFS= read -r -t 1 line </dev/null; [ $? = 1 ]'
 if (eval "$can") 2>/dev/null; then eval "$keep"; fi
 for other in bash "busybox ash" zsh mksh ksh; do
   if $other -c "$can" 2>/dev/null; then exec $other -c "$keep" "$0" "$@"; fi
 done
+trap "" 1 2 3 10 12 13 14 15 24
 if [ "$2" != 1 ]; then exec sleep "$1"; fi
 exec 3<&0
 sleep "$1" </dev/null >/dev/null 2>&1 3<&- &

@@ -73,3 +73,17 @@ def guest(work: Path) -> Iterator[Callable[..., Local]]:
             return client
 
         yield start
+
+
+ADVERSARIES = Path(__file__).with_name("adversaries.c")
+
+
+@pytest.fixture(scope="session")
+def adversary(tmp_path_factory: pytest.TempPathFactory) -> str:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    target = tmp_path_factory.mktemp("adversary") / "adversary"
+    flags = ["-O1", "-static", "-pthread"]  # static: it has to run in every image
+    subprocess.run([compiler, *flags, "-o", target, ADVERSARIES], check=True)
+    return os.fspath(target)

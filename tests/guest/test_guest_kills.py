@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -19,7 +18,6 @@ from tests.guest.rawclient import Local
 
 Guests = Callable[..., Local]
 BYSTANDERS = 14
-SOURCE = Path(__file__).with_name("adversaries.c")
 
 ADVERSARIES = {
     "daemons": 50,
@@ -41,18 +39,6 @@ ADVERSARIES = {
     "suicidal-comets": 1,
 }
 CROWD_OF_COMETS = 10
-
-
-@pytest.fixture(scope="session")
-def adversary(tmp_path_factory: pytest.TempPathFactory) -> str:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    target = tmp_path_factory.mktemp("adversary") / "adversary"
-    subprocess.run(
-        [compiler, "-O1", "-static", "-pthread", "-o", os.fspath(target), os.fspath(SOURCE)], check=True
-    )
-    return os.fspath(target)
 
 
 def processes(client: Local) -> list[tuple[str, str]]:
