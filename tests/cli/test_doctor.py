@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,12 +50,12 @@ def test_a_third_party_takes_part(command: Command, only: Only) -> None:
     assert ran.code == 0
     assert ran.out.split("\n\n")[1] == (
         "acme: healthy, isolation tier microvm\n"
-        "  ok    service  it answers\n"
-        "  -     quota    7 of 10 used\n"
-        "  -     ACME_TOKEN  set\n"
+        "  ok    service      it answers\n"
+        "  -     quota        7 of 10 used\n"
+        "  -     ACME_TOKEN   set\n"
         "  -     ACME_REGION  not set\n"
-        "  -     versions  acme-sdk 1.2\n"
-    ).replace("ACME_TOKEN  set", "ACME_TOKEN  set")
+        "  -     versions     acme-sdk 1.2\n"
+    )
 
 
 def test_json_has_the_same_payload(command: Command, only: Only) -> None:
@@ -129,7 +130,7 @@ def test_a_failure_is_a_line_with_its_fix_and_hides_nobody_else(
     only(acme=factory, other=FakeBackend)
     ran = command("doctor")
     assert ran.code == 1
-    assert f"  FAIL  {name}  {detail}" in ran.out
+    assert re.search(rf"  FAIL  {name} +{re.escape(detail)}", ran.out)
     assert f"        fix: {fix}" in ran.out
     assert "acme: not working" in ran.out
     assert "other: healthy" in ran.out

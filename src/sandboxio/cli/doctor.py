@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     output.payload(report.as_dict())
     package = report.sandboxio or "(not installed)"
     output.line(f"sandboxio {package}, Python {report.python}, {report.platform}")
-    _print_checks(report.checks, output)
+    _print_checks(report.checks, output, max((len(check.name) for check in report.checks), default=0))
     for backend in report.backends:
         output.line()
         _print_backend(backend, output)
@@ -46,22 +46,18 @@ def _print_backend(backend: BackendReport, output: Output) -> None:
     tier = f", isolation tier {backend.isolation.value}" if backend.isolation is not None else ""
     state = "healthy" if backend.healthy else "not working"
     output.title(f"{backend.name}: {state}{tier}")
-    _print_checks(backend.checks, output)
+    width = max(map(len, ["versions", *backend.credentials, *(check.name for check in backend.checks)]))
+    _print_checks(backend.checks, output, width)
     for variable, is_set in backend.credentials.items():
-        output.status("-", variable, "set" if is_set else "not set", name_width=_width(backend.checks))
+        output.status("-", variable, "set" if is_set else "not set", name_width=width)
     if backend.versions:
         found = ", ".join(f"{name} {version}" for name, version in backend.versions.items())
-        output.status("-", "versions", found, name_width=_width(backend.checks))
+        output.status("-", "versions", found, name_width=width)
 
 
-def _print_checks(checks: Iterable[DoctorCheck], output: Output) -> None:
-    checks = tuple(checks)
+def _print_checks(checks: Iterable[DoctorCheck], output: Output, width: int) -> None:
     for check in checks:
         status = {True: "ok", False: "FAIL", None: "-"}[check.ok]
-        output.status(status, check.name, check.detail, name_width=_width(checks))
+        output.status(status, check.name, check.detail, name_width=width)
         if check.fix is not None:
             output.line(f"fix: {check.fix}", indent=8, hang=2)
-
-
-def _width(checks: Iterable[DoctorCheck]) -> int:
-    return max((len(check.name) for check in checks), default=8)
