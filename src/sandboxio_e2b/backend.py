@@ -48,7 +48,8 @@ LIFETIME: Final = "sandboxio_timeout"
 AGAIN: Final = 0.5
 """Seconds between two looks for a sandbox whose creation went unanswered."""
 
-_HOST = re.compile(r"(?:\*\.)?(?:[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9-]{1,63}")
+_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST = re.compile(rf"(?:\*\.)?(?:{_LABEL}\.)*{_LABEL}")
 
 
 @dataclass(frozen=True, kw_only=True)

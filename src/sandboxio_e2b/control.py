@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, cast
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import httpx
 
@@ -116,10 +116,11 @@ class Creation:
                 self._exchange.close()
                 self._exchange = self._request(endpoints.CREATE_V1, {**self.order.body(), "secure": True})
                 response = await self._exchange.response()
-            if response.status_code // 100 != 2:
-                self.refused = response.status_code < 500
+            if response.status_code // 100 != 2 or looks_like_html(response):
+                # A gateway's page for a failure says nothing about what is behind it.
+                self.refused = not (looks_like_html(response) and response.status_code >= 500)
                 raise control_error(response, self._what, creating=True, url=url) from Refusal(response)
-            return placed(_object(response, self._what, creating=True, url=url))
+            return placed(parse_object(response.content))
         except (Broken, Garbled) as error:
             raise unreachable(error, self._what, creating=True, url=url) from error
 
@@ -135,12 +136,6 @@ def _is_unknown_route(response: httpx.Response) -> bool:
     if response.status_code == 405:
         return True
     return response.status_code == 404 and "template" not in response.text.lower()
-
-
-def _object(response: httpx.Response, what: str, *, creating: bool, url: str) -> Mapping[str, Any]:
-    if looks_like_html(response):
-        raise control_error(response, what, creating=creating, url=url) from Refusal(response)
-    return parse_object(response.content)
 
 
 class ControlPlane:
@@ -185,8 +180,8 @@ class ControlPlane:
     async def find_all(self, metadata: Mapping[str, str]) -> list[Placed]:
         """Every running or paused sandbox that carries all of ``metadata``, page by page."""
         what = "Listing sandboxes"
-        # The SDK quotes each part before the whole is encoded; the service decodes twice.
-        wanted = "&".join(f"{quote(key, safe='')}={quote(value, safe='')}" for key, value in metadata.items())
+        # As the SDK does it: each part is quoted, and quoted again as part of a query of its own.
+        wanted = urlencode({quote(key): quote(value) for key, value in metadata.items()})
         params = {"state": "running,paused", "limit": str(PAGE), "metadata": wanted}
         found: list[Placed] = []
         while True:
@@ -226,10 +221,10 @@ class ControlPlane:
             raise unreachable(error, what, creating=False, url=self._url) from error
 
     def _placed(self, response: httpx.Response, what: str) -> Placed:
-        if response.status_code // 100 != 2:
+        if response.status_code // 100 != 2 or looks_like_html(response):
             raise control_error(response, what, creating=False, url=self._url) from Refusal(response)
         try:
-            return placed(_object(response, what, creating=False, url=self._url))
+            return placed(parse_object(response.content))
         except Garbled as error:
             raise unreachable(error, what, creating=False, url=self._url) from error
 
