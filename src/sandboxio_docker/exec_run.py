@@ -160,6 +160,7 @@ class ExecRun(Execution):
         self._folder = folder
         self._tries = 1 if plain or feed else 2
         self._marker = new_marker()
+        self._killing: anyio.Event | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -235,6 +236,13 @@ class ExecRun(Execution):
         """Kill the command with its descendants; see ``killer.py`` for what is found."""
         if self.exit is not None:
             return
+        self._killing = anyio.Event()
+        try:
+            await self._kill()
+        finally:
+            self._killing.set()
+
+    async def _kill(self) -> None:
         self._drain_now()
         # Unread output would keep the engine from telling of any end in this container for seconds; and
         # a helper whose stdin ends tidies up after itself.
@@ -266,8 +274,10 @@ class ExecRun(Execution):
             with anyio.move_on_after(self._quiet if self._final is None else DRAIN):
                 data = await self._stream.receive()
         except EngineUnavailable as error:
+            if self._killing is not None and not self._killing.is_set():
+                await self._killing.wait()  # killed from another task, which closed the connection
             if self.exit is not None:
-                return  # killed from another task, which closed the connection
+                return
             if await self._host.ending.ended():
                 raise await self._host.ending.explained() from error
             raise

@@ -27,7 +27,7 @@ import tarfile
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -504,7 +504,8 @@ class FakeEngine(ScriptedEngine):
         process.state = "running"
         await self._pass("exec_start", "after")
         process.io.readers.add(connection)
-        await connection.send(UPGRADED, in_one_read=False)
+        with suppress(BrokenPipeError, ConnectionResetError):  # a client that has gone changes nothing
+            await connection.send(UPGRADED, in_one_read=False)
         await self._pass("exec_start", "half")
         self._group.start_soon(self._run, process, self.exec)
         await self._talk(connection, process, once=bool(process.config.get("AttachStdin")))

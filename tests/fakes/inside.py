@@ -106,6 +106,7 @@ class Inside:
         elif name == "yes":
             while True:
                 await write(b"y\n" * 512, 1)
+                await anyio.sleep(0.001)
         elif name in ("cat", "python3"):
             data = b""
             while piece := await read():
@@ -130,6 +131,7 @@ class Guest:
         self.content: dict[int, bytearray] = {}
         self.room: dict[int, int] = {}
         self.credited = anyio.Event()
+        self.writing = anyio.Lock()
 
     async def serve(self) -> int:
         head = await self.take(12)
@@ -159,7 +161,8 @@ class Guest:
         return data
 
     async def send(self, kind: Kind, op: int, payload: bytes = b"") -> None:
-        await self.io.write(HEAD.pack(len(payload), kind, op) + payload)
+        async with self.writing:
+            await self.io.write(HEAD.pack(len(payload), kind, op) + payload)
 
     async def handle(self, tasks: anyio.abc.TaskGroup, kind: Kind, op: int, payload: bytes) -> None:
         if kind is Kind.PART:
@@ -181,20 +184,20 @@ class Guest:
             self.scopes[op] = anyio.CancelScope()
             self.inputs[op] = anyio.Event()
             self.content[op] = bytearray()
-            tasks.start_soon(self.operate, kind, op, self.parts.pop(op, b"") + payload)
+            tasks.start_soon(self.operate, self.scopes[op], kind, op, self.parts.pop(op, b"") + payload)
 
     async def kill(self, op: int) -> None:
         scope = self.scopes.pop(op, None)
         if scope is not None:
             scope.cancel()
-            while any(op == each for each in self.inputs):
+            while op in self.inputs:
                 await anyio.lowlevel.checkpoint()
         await self.send(Kind.KILLED, op, bytes([Fate.DEAD if scope else Fate.UNKNOWN]))
 
-    async def operate(self, kind: Kind, op: int, body: bytes) -> None:
+    async def operate(self, scope: anyio.CancelScope, kind: Kind, op: int, body: bytes) -> None:
         last = b""
         try:
-            with self.scopes[op]:
+            with scope:
                 last = await (self.run(op, body) if kind is Kind.START else self.file(kind, op, body))
         finally:
             with anyio.CancelScope(shield=True), suppress(OSError):

@@ -113,7 +113,7 @@ class Connection:
         try:
             self.sock.shutdown(socket.SHUT_WR)
         except OSError as error:
-            if error.errno != errno.ENOTCONN:  # the client has closed already
+            if error.errno not in (errno.ENOTCONN, errno.EBADF):  # the client, or we, have closed already
                 raise
 
     def reset(self) -> None:
