@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,11 +106,11 @@ class Surfaces:
         )
         return AuditConfig(sinks=sinks, on_sink_failure=on_sink_failure, capture_code=True)  # type: ignore[arg-type]
 
-    def assert_silent(self) -> None:
+    def assert_silent(self, secrets: Sequence[str] = SECRETS) -> None:
         shown = {
             f"{name}: {secret!r} {encodings}"
             for name, text in self.texts().items()
-            for secret in SECRETS
+            for secret in secrets
             if (encodings := found_in(text, secret))
         }
         if shown:
