@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
@@ -200,3 +205,34 @@ def test_what_it_lists_is_what_create_made(command: Command, fake: FakeBackend) 
         with pytest.raises(sandboxio.SandboxGone):
             sandbox.run(["true"])
     assert command("reap", "--backend", "docker").out == "docker: no sandboxes\n"
+
+
+ABANDONED = """
+import os, signal, sys
+import sandboxio
+sandbox = sandboxio.create_sync(sys.argv[1], metadata={"run": sys.argv[2]})
+print(sandbox.id, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.engine
+def test_on_docker_what_a_crashed_program_left(command: Command, docker_image: str) -> None:
+    """With the lifeline switched off a container outlives its creator: this is how it is found."""
+    label = uuid.uuid4().hex
+    crashed = subprocess.run(
+        [sys.executable, "-c", ABANDONED, f"docker://{docker_image}", label],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "SBX_DOCKER_REAPER": "0"},
+    )
+    assert crashed.returncode == -signal.SIGKILL
+    sandbox_id = crashed.stdout.strip()
+    narrowed = ("reap", "--backend", "docker", "--label", f"run={label}")
+    (backend,) = command(*narrowed, "--json").payload["backends"]
+    assert [(one["sandbox_id"], one["outcome"]) for one in backend["sandboxes"]] == [(sandbox_id, "kept")]
+    (backend,) = command(*narrowed, "--kill", "--json").payload["backends"]
+    assert [(one["sandbox_id"], one["outcome"]) for one in backend["sandboxes"]] == [(sandbox_id, "removed")]
+    assert command(*narrowed).out == "docker: no sandboxes\n"

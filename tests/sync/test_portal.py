@@ -1,0 +1,227 @@
+"""The thread behind a blocking sandbox, with interrupts put exactly where they hurt."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from sandboxio import _portal
+from sandboxio._portal import Portal
+from sandboxio.errors import ConnectError, CreationError, OrphanedSandboxWarning, SandboxGone
+
+
+@pytest.fixture
+def portal() -> Iterator[Portal]:
+    portal = Portal()
+    yield portal
+    portal.close()
+
+
+class Interrupts:
+    """Raises KeyboardInterrupt at chosen passes of one method, before or after it does its work."""
+
+    def __init__(self, method: Callable[..., None], *, at: set[int], after: bool = False) -> None:
+        self.method, self.at, self.after, self.passes = method, at, after, 0
+
+    def __call__(self, *arguments: object) -> None:
+        self.passes += 1
+        hit = self.passes in self.at
+        if hit and not self.after:
+            raise KeyboardInterrupt
+        self.method(*arguments)
+        if hit:
+            raise KeyboardInterrupt
+
+
+def patch(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, at: set[int], *, after: bool = False
+) -> Interrupts:
+    interrupts = Interrupts(getattr(owner, name), at=at, after=after)
+    monkeypatch.setattr(owner, name, lambda *arguments: interrupts(*arguments))  # noqa: PLW0108 - binds to its owner
+    return interrupts
+
+
+def test_an_interrupted_call_is_cancelled_and_waited_for(
+    portal: Portal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: list[str] = []
+
+    async def work() -> None:
+        log.append("begun")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.05)
+            log.append("cleaned up")
+
+    patch(monkeypatch, _portal._Call, "wait", {1})
+    with pytest.raises(KeyboardInterrupt):
+        portal.call(work)
+    assert log == ["begun", "cleaned up"] or log == []  # noqa: PLR1714 - it may not have begun at all
+
+
+def test_a_second_interrupt_does_not_wait(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+
+    async def stuck() -> None:
+        with anyio.CancelScope(shield=True):
+            while not released.is_set():  # noqa: ASYNC110 - the other thread's event
+                await anyio.sleep(0.01)
+
+    patch(monkeypatch, _portal._Call, "wait", {1, 2})
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        portal.call(stuck)
+    assert time.monotonic() - began < 1
+    released.set()
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_an_interrupt_while_handing_over(
+    portal: Portal, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    """Before the loop knows of the call, or when the caller does not know yet that it does."""
+    ended: list[bool] = []
+
+    async def work() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append(True)
+
+    with monkeypatch.context() as during:
+        patch(during, _portal._Loop, "spawn", {1}, after=after)
+        with pytest.raises(KeyboardInterrupt):
+            portal.call(work)
+    if not after:
+        assert ended == []
+
+    async def fine() -> str:
+        await anyio.lowlevel.checkpoint()
+        return "fine"
+
+    assert portal.call(fine) == "fine"
+
+
+def test_an_interrupt_while_the_thread_starts_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            raise KeyboardInterrupt
+
+    real = _portal._Loop.__init__
+
+    def init(self: _portal._Loop) -> None:
+        real(self)
+        self.ready = Interrupted()
+
+    monkeypatch.setattr(_portal._Loop, "__init__", init)
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        Portal()
+    assert threading.active_count() == before
+
+
+def test_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(CreationError, match="can't start new thread") as raised:
+        Portal()
+    assert "ulimit -u" in raised.value.hint
+    assert isinstance(raised.value.__cause__, RuntimeError)
+
+
+def test_no_loop_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(anyio, "run", run)
+    before = threading.active_count()
+    with pytest.raises(CreationError, match="Too many open files") as raised:
+        Portal()
+    assert isinstance(raised.value.__cause__, OSError)
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, LookupError])
+def test_whatever_the_work_raises_is_raised_here_and_the_loop_lives_on(
+    portal: Portal, kind: type[BaseException]
+) -> None:
+    async def fail() -> None:
+        await anyio.lowlevel.checkpoint()
+        raise kind
+
+    for _ in range(2):
+        with pytest.raises(kind):
+            portal.call(fail)
+
+
+def test_after_the_end_a_call_says_so(portal: Portal) -> None:
+    portal.close()
+    portal.close()
+    with pytest.raises(SandboxGone):
+        portal.call(anyio.lowlevel.checkpoint)
+
+
+def test_released_it_does_its_last_work_by_itself(portal: Portal) -> None:
+    done = threading.Event()
+
+    async def last() -> None:
+        await anyio.lowlevel.checkpoint()
+        done.set()
+
+    portal.at_end(last)
+    portal.release()
+    assert done.wait(5)
+
+
+def test_a_last_work_that_fails_is_a_warning(portal: Portal) -> None:
+    async def last() -> None:
+        await anyio.lowlevel.checkpoint()
+        raise ConnectError("The engine refuses.")
+
+    portal.at_end(last)
+    with pytest.warns(OrphanedSandboxWarning, match="The engine refuses"):
+        portal.close()
+
+
+def test_a_call_that_the_end_cuts_off_says_so(portal: Portal) -> None:
+    """A backend that ignores the end of its sandbox must not keep the caller waiting."""
+    begun = threading.Event()
+    outcome: list[BaseException] = []
+
+    async def deaf() -> None:
+        begun.set()
+        await anyio.sleep_forever()
+
+    def call() -> None:
+        try:
+            portal.call(deaf)
+        except SandboxGone as error:
+            outcome.append(error)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    assert begun.wait(5)
+    portal.close()
+    caller.join(5)
+    assert not caller.is_alive()
+    assert len(outcome) == 1
+
+
+def test_a_fork_is_told(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(portal._loop, "pid", -1)
+    assert portal.is_foreign
+    with pytest.raises(Exception, match="this is a fork of it"):
+        portal.call(anyio.lowlevel.checkpoint)
+    portal.close()
+    monkeypatch.undo()
+    portal.call(anyio.lowlevel.checkpoint)
