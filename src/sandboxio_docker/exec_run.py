@@ -58,6 +58,13 @@ _REFUSAL = re.compile(
 _TOO_LONG = re.compile(rb"exec [^\n]*: argument list too long\s*\Z")
 """The runtime's words for E2BIG; its exit code is 1."""
 _MENDABLE: Final = (Fault.NO_SUCH_FOLDER, Fault.START_INTERRUPTED)
+_NOT_STARTED: Final = (
+    Fault.NO_SUCH_PROGRAM,
+    Fault.NOT_EXECUTABLE,
+    Fault.NO_SUCH_USER,
+    *_MENDABLE,
+)
+"""What newer engines answer before the upgrade, and older ones write into the output."""
 
 
 @dataclass
@@ -185,8 +192,8 @@ class ExecRun(Execution):
             self._asked = True
             self._stream = await self._host.begin(self._exec)
         except EngineError as error:
-            if error.fault in (Fault.NO_SUCH_PROGRAM, Fault.NOT_EXECUTABLE, *_MENDABLE):
-                await self._not_started(error.reason)  # newer engines answer before the upgrade
+            if error.fault in _NOT_STARTED:
+                await self._not_started(error.reason)
                 return
             raise await self._host.ending.translated(error) from error
         if self._stdin is not None:

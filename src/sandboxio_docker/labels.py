@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -79,17 +78,3 @@ def managed_of(entry: Mapping[str, Any], backend: str) -> ManagedSandbox:
         created_at=at,
         labels=metadata_in(labels_of(entry)),
     )
-
-
-def parse_time(text: object) -> datetime | None:
-    """A time as the engine writes it, with up to nanoseconds; None if it is none, or the zero time.
-
-    >>> parse_time("2026-01-02T03:04:05.123456789Z").isoformat()
-    '2026-01-02T03:04:05.123456+00:00'
-    """
-    if not isinstance(text, str) or text.startswith("0001-"):
-        return None
-    try:
-        return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text))
-    except ValueError:
-        return None

@@ -1,0 +1,385 @@
+"""One command through docker exec, against an engine that says exactly what the test wants."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from sandboxio.adapter import BaseSandbox, Exit
+from sandboxio.errors import ConfigurationError, ConnectError, SandboxGone
+from sandboxio_docker import engine as engine_client
+from sandboxio_docker.channel import source_bytes
+from sandboxio_docker.channel_exec import ExecChannel
+from sandboxio_docker.ending import Ending
+from sandboxio_docker.engine import Engine
+from sandboxio_docker.exec_files import ExecFiles, escaped
+from sandboxio_docker.exec_run import ExecHost, ExecRun
+from tests.fakes.scripted import ScriptedEngine, hangs, sends
+from tests.fakes.server import Connection, Request, answer
+
+UPGRADED = b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
+OLD = b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.docker.raw-stream\r\n\r\n"
+RUNS = {"Running": True, "ExitCode": None, "Pid": 7}
+
+
+def frame(stream: int, data: bytes) -> bytes:
+    return bytes([stream, 0, 0, 0]) + len(data).to_bytes(4, "big") + data
+
+
+def ended(code: int, pid: int = 7) -> bytes:
+    return answer(200, {"Running": False, "ExitCode": code, "Pid": pid})
+
+
+@asynccontextmanager
+async def world(folder: Path) -> AsyncGenerator[tuple[ScriptedEngine, ExecHost]]:
+    """A running container C; each exec is E, prints nothing and ends with 0."""
+    async with ScriptedEngine.on(folder) as fake:
+        engine = Engine(fake.url, environ={})
+        fake.script("POST", "/containers/C/exec", sends(answer(201, {"Id": "E"})))
+        fake.script("POST", "/exec/E/start", sends(UPGRADED))
+        fake.script("GET", "/exec/E/json", sends(ended(0)))
+        fake.script("GET", "/events", sends(answer(200, b"")))
+        fake.script(
+            "GET", "/containers/C/json", sends(answer(200, {"State": {"Running": True, "ExitCode": 0}}))
+        )
+        host = ExecHost(engine, "C", Ending(engine, "C", 300.0, 128))
+        yield fake, host
+        host.close()
+        await fake.all_closed()
+
+
+async def collect(run: ExecRun) -> tuple[Exit, bytes, bytes]:
+    """Start, read to the end: how it ended, stdout, stderr."""
+    output = {"stdout": b"", "stderr": b""}
+    await run.start()
+    while (chunk := await run.receive()) is not None:
+        output[chunk.stream] += chunk.data
+    run.close()
+    assert run.exit is not None
+    return run.exit, output["stdout"], output["stderr"]
+
+
+@pytest.mark.parametrize("head", [UPGRADED, OLD], ids=["101", "200"])
+async def test_the_answer_may_be_cut_anywhere(head: bytes, tmp_path: Path) -> None:
+    """Case 1: a fast command's frames come glued to the head of the answer."""
+    whole = head + frame(1, b"ready\n") + frame(2, b"oops")
+    async with world(tmp_path) as (fake, host):
+        for cut in range(1, len(whole)):
+            fake.script("POST", "/exec/E/start", sends(whole[:cut], whole[cut:]))
+            assert await collect(ExecRun(host, ["echo", "ready"])) == (Exit(0), b"ready\n", b"oops")
+
+
+async def test_what_is_asked_of_the_engine(tmp_path: Path) -> None:
+    """Cases 7 and 19: no terminal, no stdin. Case 68: the environment goes as it is."""
+    async with world(tmp_path) as (fake, host):
+        host.variables = {"A": "sandbox", "B": "sandbox"}
+        await collect(ExecRun(host, ["x", "y z"], env={"B": "call", "C": "l1\nl2 $HOME"}))
+        create, start = (request.json for request in fake.requests if request.method == "POST")
+        assert (create["AttachStdin"], create["Tty"], start["Tty"], start["Detach"]) == (False,) * 4
+        assert create["Cmd"] == ["x", "y z"]
+        assert create["WorkingDir"] == "/work"
+        *env, marker = create["Env"]
+        assert env == ["A=sandbox", "B=call", "C=l1\nl2 $HOME"]
+        assert marker.startswith("SANDBOXIO_RUN=")
+
+
+async def test_a_child_in_the_background_does_not_hold_the_run(tmp_path: Path) -> None:
+    """Cases 9 and 45: the connection stays open, and the engine says that the command has ended."""
+    async with world(tmp_path) as (fake, host):
+        fake.script("POST", "/exec/E/start", sends(UPGRADED + frame(1, b"started\n"), end=False))
+        fake.script("GET", "/exec/E/json", sends(answer(200, RUNS)), sends(ended(3)))
+        for _ in range(2):
+            began = time.monotonic()
+            assert await collect(ExecRun(host, ["sh"])) == (Exit(3), b"started\n", b"")
+            assert time.monotonic() - began < 2
+
+
+async def test_a_silent_command_is_not_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case 18: the client's own read timeout ends no run."""
+    monkeypatch.setattr(engine_client, "READ_TIMEOUT", 0.1)
+
+    async def slowly(connection: Connection, request: Request) -> None:
+        await connection.send(UPGRADED)
+        await anyio.sleep(0.5)
+        fake.script("GET", "/exec/E/json", sends(ended(0)))
+        await connection.send(frame(1, b"ok"))
+
+    async with world(tmp_path) as (fake, host):
+        fake.script("GET", "/exec/E/json", sends(answer(200, RUNS)))
+        fake.script("POST", "/exec/E/start", slowly)
+        assert await collect(ExecRun(host, ["sleep"])) == (Exit(0), b"ok", b"")
+
+
+async def test_output_closed_early_is_not_the_end(tmp_path: Path) -> None:
+    """A daemon closes its outputs and runs on."""
+    async with world(tmp_path) as (fake, host):
+        fake.script("GET", "/exec/E/json", *[sends(answer(200, RUNS))] * 3, sends(ended(5)))
+        assert await collect(ExecRun(host, ["daemon"])) == (Exit(5), b"", b"")
+        assert sum(request.path.endswith("/exec/E/json") for request in fake.requests) == 4
+
+
+NOT_FOUND = 'OCI runtime exec failed: exec failed: unable to start container process: exec: "x": '
+REFUSALS = [
+    (NOT_FOUND + "executable file not found in $PATH: unknown", 127),
+    (NOT_FOUND + "stat x: no such file or directory: unknown", 127),
+    (NOT_FOUND + "permission denied: unknown", 126),
+    (NOT_FOUND + "is a directory: unknown", 126),
+    ("unable to find user x: no matching entries in passwd file", 126),
+]
+
+
+@pytest.mark.parametrize(("words", "code"), REFUSALS)
+async def test_a_program_that_cannot_start(words: str, code: int, tmp_path: Path) -> None:
+    """Case 14: 127 for what is missing, 126 for the rest, and the reason is never in stdout."""
+    async with world(tmp_path) as (fake, host):
+        fake.script("POST", "/exec/E/start", sends(UPGRADED + frame(1, f"{words}\r\n".encode())))
+        fake.script("GET", "/exec/E/json", sends(ended(126, pid=0)))
+        assert await collect(ExecRun(host, ["x"])) == (Exit(code), b"", f"{words}\n".encode())
+
+
+@pytest.mark.parametrize(("words", "code"), REFUSALS)
+async def test_a_program_that_cannot_start_told_by_the_status(words: str, code: int, tmp_path: Path) -> None:
+    """Newer engines answer with an error instead of a stream."""
+    async with world(tmp_path) as (fake, host):
+        fake.script("POST", "/exec/E/start", sends(answer(400, {"message": words})))
+        assert await collect(ExecRun(host, ["x"])) == (Exit(code), b"", f"{words}\n".encode())
+
+
+async def test_a_command_may_print_what_an_engine_would_say(tmp_path: Path) -> None:
+    async with world(tmp_path) as (fake, host):
+        words = (NOT_FOUND + "executable file not found in $PATH: unknown\r\n").encode()
+        fake.script("POST", "/exec/E/start", sends(UPGRADED + frame(1, words)))
+        fake.script("GET", "/exec/E/json", sends(ended(0)))
+        assert await collect(ExecRun(host, ["cat"])) == (Exit(0), words, b"")
+        fake.script("POST", "/exec/E/start", sends(UPGRADED + frame(1, words) + frame(1, b"more")))
+        assert await collect(ExecRun(host, ["cat"])) == (Exit(0), words + b"more", b"")
+
+
+async def test_an_interrupted_start_is_tried_once_more(tmp_path: Path) -> None:
+    """Case 46: with a new exec, and only where it is certain that nothing was started."""
+    words = "OCI runtime exec failed: starting process: interrupted system call: unknown"
+    async with world(tmp_path) as (fake, host):
+        fake.script(
+            "POST",
+            "/exec/E/start",
+            sends(answer(500, {"message": words})),
+            sends(UPGRADED + frame(1, b"x")),
+        )
+        assert await collect(ExecRun(host, ["true"])) == (Exit(0), b"x", b"")
+        assert len(created(fake)) == 2
+        fake.requests.clear()
+        fake.script("POST", "/exec/E/start", sends(answer(500, {"message": words})))
+        ended_so, _, told = await collect(ExecRun(host, ["true"]))
+        assert (ended_so.exit_code, told) == (126, f"{words}\n".encode())
+        assert len(created(fake)) == 2, "not for ever"
+
+
+async def test_an_ambiguous_failure_is_never_repeated(tmp_path: Path) -> None:
+    """Case 46: the connection broke after the start was sent; the command may have run."""
+
+    async def breaks(connection: Connection, request: Request) -> None:
+        connection.end_sending()
+
+    async with world(tmp_path) as (fake, host):
+        fake.script("POST", "/exec/E/start", breaks)
+        with pytest.raises(ConnectError):
+            await collect(ExecRun(host, ["echo"]))
+        assert len(created(fake)) == 1
+
+
+async def test_a_missing_working_folder_is_made_again(tmp_path: Path) -> None:
+    words = (
+        'OCI runtime exec failed: chdir to cwd ("/work") set in config.json failed: no such file or directory'
+    )
+    async with world(tmp_path) as (fake, host):
+        fake.script(
+            "POST",
+            "/exec/E/start",
+            sends(UPGRADED + frame(1, words.encode())),
+            sends(UPGRADED),
+            sends(UPGRADED + frame(1, b"/work\n")),
+        )
+        fake.script("GET", "/exec/E/json", sends(ended(126, pid=0)), sends(ended(0)))
+        assert await collect(ExecRun(host, ["pwd"])) == (Exit(0), b"/work\n", b"")
+        first, second, third = created(fake)
+        assert "mkdir" in str(second["Cmd"])
+        assert second["WorkingDir"] == "/"
+        assert first["Cmd"] == third["Cmd"] == ["pwd"]
+
+
+async def test_too_long_a_command_line_names_the_limit(tmp_path: Path) -> None:
+    """Case 66."""
+    async with world(tmp_path) as (fake, host):
+        words = b"exec /usr/bin/echo: argument list too long\n"
+        fake.script("POST", "/exec/E/start", sends(UPGRADED + frame(2, words)))
+        fake.script("GET", "/exec/E/json", sends(ended(1)))
+        with pytest.raises(ConfigurationError, match="2 MiB"):
+            await collect(ExecRun(host, ["echo", "x" * 100]))
+
+
+async def test_a_container_that_ends_under_a_run(tmp_path: Path) -> None:
+    """Case 17: nobody waits for the command's own timeout, and no exit code is invented."""
+    async with world(tmp_path) as (fake, host):
+        fake.script("POST", "/exec/E/start", sends(UPGRADED, end=False))
+        fake.script("GET", "/exec/E/json", sends(answer(404, {"message": "No such exec instance: E"})))
+        event = {
+            "Action": "die",
+            "Actor": {"ID": "C", "Attributes": {"exitCode": "9"}},
+        }
+        fake.script("GET", "/events", sends(answer(200, json.dumps(event).encode() + b"\n")))
+        with anyio.fail_after(5), pytest.raises(SandboxGone, match="exit code 9"):
+            await collect(ExecRun(host, ["sleep", "30"]))
+
+
+async def test_a_run_that_dies_with_its_container_is_no_result(tmp_path: Path) -> None:
+    """The exec's 137 may be told before the container's end."""
+    async with world(tmp_path) as (fake, host):
+        fake.script("GET", "/exec/E/json", sends(ended(137)))
+        running = answer(200, {"State": {"Running": True}})
+        gone = answer(404, {"message": "No such container: C"})
+        die = json.dumps({"Action": "die", "Actor": {"Attributes": {"exitCode": "137"}}}).encode()
+        kill = json.dumps({"Action": "kill", "Actor": {"Attributes": {"signal": "9"}}}).encode()
+        fake.script("GET", "/containers/C/json", sends(running), sends(gone))
+        fake.script("GET", "/events", sends(answer(200, kill)), sends(answer(200, kill + b"\n" + die)))
+        with pytest.raises(SandboxGone, match="somebody else"):
+            await collect(ExecRun(host, ["sleep", "30"]))
+
+
+async def test_a_kill_by_the_kernel_names_the_cap(tmp_path: Path) -> None:
+    """Case 15."""
+    oom = json.dumps({"Action": "oom", "Actor": {"Attributes": {}}}).encode() + b"\n"
+    async with world(tmp_path) as (fake, host):
+        fake.script("GET", "/events", sends(answer(200, oom)))
+        fake.script("GET", "/exec/E/json", sends(ended(137)))
+        first, _, _ = await collect(ExecRun(host, ["python3"]))
+        assert first.limit is not None
+        assert "128 MiB" in first.limit
+        again, _, _ = await collect(ExecRun(host, ["sh"]))
+        assert again == Exit(137), "the same event is told once"
+        fake.script("GET", "/events", sends(answer(200, oom * 2)))
+        fake.script("GET", "/exec/E/json", sends(ended(0)))
+        other, _, _ = await collect(ExecRun(host, ["sh"]))
+        assert (other.exit_code, other.limit) == (0, None)
+        assert "128 MiB" in other.notes[0]
+
+
+async def test_paused_is_said_at_once(tmp_path: Path) -> None:
+    """Case 28."""
+    async with world(tmp_path) as (fake, host):
+        words = "Container C is paused, unpause the container before exec"
+        fake.script("POST", "/containers/C/exec", sends(answer(409, {"message": words})))
+        with pytest.raises(ConnectError, match="paused") as caught:
+            await collect(ExecRun(host, ["true"]))
+        assert "unpause" in caught.value.hint
+
+
+async def test_an_engine_that_says_nothing_is_bounded_by_the_caller(tmp_path: Path) -> None:
+    async with world(tmp_path) as (fake, host):
+        fake.script("POST", "/exec/E/start", hangs())
+        run = ExecRun(host, ["true"])
+        with anyio.move_on_after(0.2) as scope:
+            await run.start()
+        assert scope.cancelled_caught
+        run.close()
+
+
+# What is sent
+
+
+def created(fake: ScriptedEngine) -> list[dict[str, Any]]:
+    return [request.json for request in fake.requests if request.path.endswith("/containers/C/exec")]
+
+
+def channel_on(host: ExecHost, **options: Any) -> ExecChannel:
+    def owner() -> BaseSandbox:
+        raise AssertionError("nothing is to be put down")
+
+    return ExecChannel(host, owner, interpreter=options.get("interpreter"))
+
+
+async def test_bytes_that_are_not_utf8_come_through(tmp_path: Path) -> None:
+    """JSON cannot carry them: a shell turns them back."""
+    async with world(tmp_path) as (fake, host):
+        await collect(channel_on(host).command(("printf", "a\udcff"), env={}, seconds=1))
+        (body,) = created(fake)
+        assert body["Cmd"][:2] == ["/bin/sh", "-c"]
+        assert body["Cmd"][-2:] == ["printf", r"a\0377"]
+        with pytest.raises(ConfigurationError, match="UTF-8"):
+            channel_on(host).command(("x",), env={"A": "\udcff"}, seconds=1)
+
+
+async def test_code_goes_through_stdin(tmp_path: Path) -> None:
+    """Case 66: its size has no limit, and it is on no command line (case 79)."""
+    got: list[bytes] = []
+
+    async def reads(connection: Connection, request: Request) -> None:
+        await connection.send(UPGRADED)
+        got.append(await connection.until_closed())
+
+    async with world(tmp_path) as (fake, host):
+        fake.script("POST", "/exec/E/start", reads)
+        code = "print('é')\n" * 100_000
+        await collect(channel_on(host).code(code, seconds=1))
+        assert got == [code.encode()]
+        (body,) = created(fake)
+        assert body["AttachStdin"] is True
+        assert "print" not in str(body)
+        await collect(channel_on(host, interpreter="pypy3").code("1", seconds=1))
+        assert created(fake)[-1]["Cmd"] == ["pypy3", "-X", "utf8", "-"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/work/'; touch /tmp/pwn; '",
+        "/work/$(touch /tmp/pwn)",
+        "/work/`touch /tmp/pwn`",
+        "/work/a\ntouch /tmp/pwn",
+        "-rf",
+        "--help",
+        "/work/%s{0}",
+        "/work/\\x27",
+        "/work/\udcff",
+    ],
+)
+async def test_a_path_is_never_shell_text(path: str, tmp_path: Path) -> None:
+    """Case 67: it is one argument, in a notation without a byte that means something to a shell."""
+    async with world(tmp_path) as (fake, host):
+
+        class Nobody:
+            async def put_down(self, execution: object) -> None:
+                raise AssertionError
+
+            def describe_timeout(self, seconds: float) -> str:
+                return ""
+
+        await ExecFiles(host, Nobody).make_folder(path, parents=True)
+        (body,) = created(fake)
+        script, argument = body["Cmd"][2], body["Cmd"][4]
+        assert "pwn" not in script
+        assert set(argument) <= set("/._-\\") | set(map(chr, range(128))) - set("'\"`$; \n%{}()")
+        assert argument == escaped(path if path.startswith("/") else f"/work/{path}")
+
+
+@pytest.mark.parametrize(
+    ("code", "sent"),
+    [
+        ("print(1)", b"print(1)"),
+        ("\ufeffprint('é')", "print('é')".encode()),
+        ("# -*- coding: latin-1 -*-\nx", b"# -*- codxng: latin-1 -*-\nx"),
+        ("#!/bin/x\n# vim: set fileencoding=latin-1 :", b"#!/bin/x\n# vim: set fileencodxng=latin-1 :"),
+        ("x = '''\n# coding: latin-1'''", b"x = '''\n# coding: latin-1'''"),
+        ("\n\n# coding: latin-1", b"\n\n# coding: latin-1"),
+        ("a\r\nb", b"a\r\nb"),
+    ],
+)  # fmt: skip
+def test_code_is_always_utf8(code: str, sent: bytes) -> None:
+    """Case 70: a cookie in the code would make the interpreter decode it as something else."""
+    assert source_bytes(code) == sent
