@@ -200,11 +200,12 @@ class Guest:
             with scope:
                 last = await (self.run(op, body) if kind is Kind.START else self.file(kind, op, body))
         finally:
-            with anyio.CancelScope(shield=True), suppress(OSError):
-                if kind is Kind.START:
-                    await self.send(Kind.END, op, last or struct.pack(">BiBQQ", 2, 137, 9, 0, 0))
-                elif not last:
-                    await self.send(Kind.ERROR, op, bytes([3]))
+            if last or scope.cancel_called:  # else the guest itself ends, and says nothing any more
+                with anyio.CancelScope(shield=True), suppress(OSError):
+                    if kind is Kind.START:
+                        await self.send(Kind.END, op, last or struct.pack(">BiBQQ", 2, 137, 9, 0, 0))
+                    elif not last:
+                        await self.send(Kind.ERROR, op, bytes([3]))
             self.scopes.pop(op, None)
             self.inputs.pop(op)
 
