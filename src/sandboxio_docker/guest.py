@@ -15,7 +15,7 @@ Rules:
 4.  Code inside may run as the same user and is hostile. It gets none of our descriptors; our memory
     and /proc entries are closed to it; an answer about a process is never taken from the process.
 5.  A run's processes are found by marks that they cannot take off (see ``Marks``). A kill is done when
-    a scan found none of them alive and none of them ended by itself meanwhile (see ``Killer``).
+    a scan has found none but those that were struck before, and those dead (see ``Killer``).
 6.  The OOM killer must prefer every other process to this one: they get ``oom_score_adj`` 1000. They
     also get nice 10 more, so that this one answers while they fill the CPU.
 7.  Whatever goes wrong in one operation ends that operation with a code. Only a broken connection
@@ -605,17 +605,18 @@ class Kill:
 class Killer:
     """Kills whole runs, however their processes hide, and nobody else.
 
-    A member of a run that lives through a scan of /proc is listed by it. One that ends during the scan
-    by itself becomes our zombie (or its parent is a member too), and a zombie still shows its mark. So a
-    scan that lists no live member, during which no member ended by itself, proves that none is left.
-    Processes that multiply by forking and ending faster than a scan are caught by stopping everything
+    Every process that a scan of /proc finds with the run's mark gets SIGKILL; from then on it cannot fork.
+    One that forks while the scan goes on is itself listed by it, living or as a zombie (its parent is in the
+    run, too, or it is ours to collect). So a scan that lists no member but those that were struck before,
+    and finds those dead, proves that none is left.
+
+    Processes that multiply faster than a scan, or take all of the CPU, are caught by stopping everything
     at once: kill(-1) is one step for the kernel. Only process 1 may do that; its namespace is its own.
     """
 
     def __init__(self, marks: Marks) -> None:
         self.marks = marks
         self.jobs: list[Kill] = []
-        self.ended: list[tuple[int, int]] = []  # marks of processes that ended by themselves
 
     def begin(self, job: Kill) -> None:
         self.jobs.append(job)
@@ -694,9 +695,6 @@ class Killer:
         if not any(job.live for job in self.jobs):
             for process, job in self.find(self.jobs):
                 job.live += process.alive
-
-    def moving(self, job: Kill) -> bool:
-        return any(job.claims(span) for span in self.ended)
 
     def freeze(self) -> None:
         """Stop every other process in one step, kill the members, let the others go on."""
@@ -1392,30 +1390,15 @@ class Guest:
     def reap(self) -> None:
         """Collect all ended children: mains of runs, and orphans that became ours."""
         while True:
-            which = self.note_ended() if self.killer.jobs else -1
             try:
-                pid, status, usage = os.wait4(which, os.WNOHANG | WALL) if which else (0, 0, None)
+                pid, status, usage = os.wait4(-1, os.WNOHANG | WALL)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
             run = self.mains.pop(pid, None)
-            if run and usage:
+            if run:
                 self.main_ended(run, status, usage.ru_maxrss)
-
-    def note_ended(self) -> int:
-        """The next ended child, or 0. Notes whose it was if it ended by itself."""
-        try:
-            info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT | WALL)
-        except ChildProcessError:
-            return 0
-        if info is None:
-            return 0
-        if not any(info.si_pid in job.killed for job in self.killer.jobs):
-            span = self.marks.read(info.si_pid) if self.marks.working else None
-            if span:
-                self.killer.ended.append(span)
-        return info.si_pid
 
     def main_ended(self, run: Run, status: int, peak: int) -> None:
         run.status = status
@@ -1465,19 +1448,17 @@ class Guest:
         if fresh:
             killer.stop_walk(fresh)
         self.reap()
-        killer.ended.clear()
         killer.strike()
-        self.reap()
         now = time.monotonic()
         stubborn = False
         for job in list(killer.jobs):
             job.rounds += 1
-            moving = killer.moving(job)
-            if not job.live and not moving:
+            if not job.live:
+                self.reap()
                 self.kill_done(job, DEAD)
             elif now - job.began > KILL_BOUND:
                 self.kill_done(job, ALIVE)
-            elif moving or (job.rounds > 5 and now - job.began > PATIENCE):
+            elif job.rounds > 5 and now - job.began > PATIENCE:
                 stubborn = True
         if stubborn:
             killer.freeze()

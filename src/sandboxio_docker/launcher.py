@@ -119,5 +119,9 @@ def with_python(told: list[str], python: str = "python3") -> list[str]:
 @cache
 def program() -> bytes:
     """The guest's program as the first message on stdin."""
-    text = importlib.resources.files("sandboxio_docker").joinpath("guest.py").read_bytes()
+    return message(importlib.resources.files("sandboxio_docker").joinpath("guest.py").read_bytes())
+
+
+def message(text: bytes) -> bytes:
+    """A program text as the bootstrap reads it."""
     return PROGRAM_MAGIC + struct.pack(">II", len(text), zlib.crc32(text)) + text

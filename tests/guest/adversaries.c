@@ -24,7 +24,8 @@ static void quiet(void) { close(0); close(1); close(2); }
 
 /* A daemon in the classic way: fork, setsid, fork, parents gone. */
 static int daemonised(void) {
-    if (fork() > 0) return 0;
+    pid_t pid = fork();
+    if (pid > 0) { waitpid(pid, NULL, 0); return 0; }
     setsid();
     if (fork() > 0) _exit(0);
     quiet();

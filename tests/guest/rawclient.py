@@ -135,6 +135,7 @@ class Local(Client):
         env: Mapping[str, str] | None = None,
         command: Sequence[str] | None = None,
         setup: Mapping[bytes, bytes] | None = None,
+        program: bytes | None = None,
         **options: Any,
     ) -> None:
         told = launcher.arguments(lifetime, lifeline=lifeline, work=work, localhost=False)
@@ -154,7 +155,7 @@ class Local(Client):
         os.close(out_w)
         self.out = out_r
         super().__init__(self._send, self._read, **options)
-        self.send(launcher.program())
+        self.send(program or launcher.program())
         if setup:
             self.send(w.setup(setup))
 

@@ -279,6 +279,18 @@ def test_ended_orphans_do_not_stay(guest: Guests, python: str) -> None:
     assert out == b"0\n"
 
 
+def test_the_guest_reads_on_while_nobody_reads_from_it(guest: Guests) -> None:
+    client = guest()
+    client.wire.new_operation()
+    flood = w.frame(w.Kind.KILL, 1) * 200_000
+    client.ours.settimeout(10)
+    client.ours.sendall(flood)
+    answers = 0
+    while answers < 200_000 * 10:
+        answers += len(client._read(10))
+    assert answers == 200_000 * 10
+
+
 # The end of the guest
 
 
