@@ -21,6 +21,7 @@ import anyio
 import anyio.lowlevel
 
 from ._append import append_line_in_thread
+from ._redact import Redactor
 from ._teardown import bounded, seconds_from_environment
 from .errors import AuditSinkWarning, ConfigurationError
 from .models import IsolationTier, NetworkPolicy, Resources
@@ -138,6 +139,16 @@ class AuditConfig:
 def audit_timeout() -> float:
     """Seconds that one ``emit`` may take. Raises ``ConfigurationError`` if the variable is no number."""
     return seconds_from_environment("SBX_AUDIT_TIMEOUT", DEFAULT_AUDIT_TIMEOUT)
+
+
+def redactor_of(sandbox: object) -> Redactor:
+    """What takes the secrets of ``sandbox`` out of text, for whoever shows its output to somebody else.
+
+    ``redactor_of(sandbox).text(...)`` redacts a text, ``.stream()`` one that arrives in pieces. For a
+    sandbox that is not built on :mod:`sandboxio.adapter` it knows no secrets.
+    """
+    redactor = getattr(sandbox, "redactor", None)
+    return redactor if isinstance(redactor, Redactor) else Redactor()
 
 
 class NoopSink:

@@ -29,7 +29,7 @@ from sandboxio import (
     SandboxWarning,
 )
 from sandboxio.adapter import BaseSandbox, Exit
-from sandboxio.audit import AuditConfig, AuditEvent, AuditPolicy, NoopSink
+from sandboxio.audit import AuditConfig, AuditEvent, AuditPolicy, NoopSink, redactor_of
 from sandboxio.testing import RecordingSink
 from tests.core.scripted import ScriptedBackend, World
 
@@ -471,3 +471,12 @@ async def test_a_secret_that_is_too_short_is_named_when_it_is_registered() -> No
         await (
             await ScriptedBackend().create(secrets={"PIN": "123", "SALT": "", "KEY": "long enough"})
         ).kill()
+
+
+async def test_output_can_be_redacted_before_it_is_shown_to_somebody_else() -> None:
+    sandbox = await ParrotBackend().create(secrets={"TOKEN": "hunter22"})
+    assert redactor_of(sandbox).text("it is hunter22") == "it is ***"
+    stream = redactor_of(sandbox).stream()
+    assert stream.feed("it is hunt") + stream.feed("er22") + stream.finish() == "it is ***"
+    assert redactor_of(object()).text("it is hunter22") == "it is hunter22"
+    await sandbox.kill()
