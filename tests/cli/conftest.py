@@ -71,6 +71,7 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
 
     def only(**factories: Callable[[], Any]) -> None:
         monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
+        monkeypatch.setattr(registry, "_resolved", {})  # what earlier tests found
         for name, factory in factories.items():
             sandboxio.register(name, factory)
             added.append(name)
