@@ -43,10 +43,11 @@ async def diagnose(engine: Engine, *, image: str = DEFAULT_IMAGE) -> Diagnosis:
     except SandboxError as error:  # a proxy in front of the socket may forbid it
         info = {}
         checks.append(_failed("info", error))
+    podman = product(said, info).startswith("Podman")
     checks.insert(0, _engine(engine, said, info))
     if info:
-        checks += [_os(info), _caps(info), _runtimes(info)]
-    checks.append(await _image(engine, image))
+        checks += [_os(info), _caps(info), _runtimes(info, podman=podman)]
+    checks.append(await _image(engine, image, pull="podman pull" if podman else "docker pull"))
     checks += _settings(engine)
     return Diagnosis(tuple(checks), versions=packages)
 
@@ -64,7 +65,7 @@ def product(said: Mapping[str, Any], info: Mapping[str, Any]) -> str:
     name, system = str(info.get("Name", "")), str(info.get("OperatingSystem", ""))
     platform = str(json_object(said.get("Platform")).get("Name", ""))
     options = info.get("SecurityOptions")
-    rootless = any("name=rootless" in str(option) for option in options or ())
+    rootless = info.get("Rootless") is True or any("name=rootless" in str(each) for each in options or ())
     if any("podman" in part.lower() for part in names):
         found = "Podman"
     elif system == "Docker Desktop" or platform.startswith("Docker Desktop"):
@@ -126,24 +127,27 @@ def _caps(info: Mapping[str, Any]) -> DoctorCheck:
     return DoctorCheck("caps", True, f"memory, CPU and processes are enforced ({where}{swap})")
 
 
-def _runtimes(info: Mapping[str, Any]) -> DoctorCheck:
+def _runtimes(info: Mapping[str, Any], *, podman: bool) -> DoctorCheck:
+    """Docker lists what is registered; Podman what it has a path for, there or not (seen on 4.3)."""
     default = str(info.get("DefaultRuntime", "")) or "runc"
     known = [name for name in json_object(info.get("Runtimes")) if not name.startswith("io.containerd.")]
     gvisor = [name for name in known if "runsc" in name]
+    if podman:
+        return DoctorCheck("runtime", True, f"{default} by default")
     text = f"{default} by default; known: {', '.join(sorted(known)) or default}"
     if gvisor:
-        return DoctorCheck("runtime", True, f'{text}; DockerConfig(runtime="{gvisor[0]}") gives tier gvisor')
+        return DoctorCheck("runtime", True, f'{text}; gVisor is DockerConfig(runtime="{gvisor[0]}")')
     return DoctorCheck("runtime", True, f"{text}; no gVisor")
 
 
-async def _image(engine: Engine, image: str) -> DoctorCheck:
+async def _image(engine: Engine, image: str, *, pull: str) -> DoctorCheck:
     try:
         found = json_object(await engine.get_json(f"/images/{image}/json"))
     except EngineError as error:
         if error.fault not in (Fault.NO_SUCH_IMAGE, Fault.NOT_FOUND):
             return _failed("image", error)
         return DoctorCheck(
-            "image", None, f"{image} is not there; the first sandbox pulls it", f"docker pull {image}"
+            "image", None, f"{image} is not there; the first sandbox pulls it", f"{pull} {image}"
         )
     except SandboxError as error:
         return _failed("image", error)

@@ -194,7 +194,7 @@ def line(ran: Ran, name: str) -> str:
         (
             engine_like(
                 version={"Version": "5.2.0", "Components": [{"Name": "Podman Engine"}]},
-                info={"SecurityOptions": ["name=rootless"]},
+                info={"SecurityOptions": ["name=seccomp"], "Rootless": True},
             ),
             "Podman (rootless) 5.2.0",
         ),
@@ -247,7 +247,7 @@ def test_nothing_is_created(doctor: Callable[..., Ran], engine: Engine) -> None:
         (
             engine_like(info={"Runtimes": {"runc": {}, "runsc": {}}}),
             "runtime",
-            'DockerConfig(runtime="runsc") gives tier gvisor',
+            'gVisor is DockerConfig(runtime="runsc")',
             "",
             0,
         ),
@@ -277,6 +277,29 @@ def test_what_is_wrong_is_named_with_its_fix(
     assert fix in found
     assert ran.code == code
     assert ("FAIL" in found) == (code == 1)
+
+
+def test_podman_names_runtimes_that_are_not_there(doctor: Callable[..., Ran], engine: Engine) -> None:
+    """As Podman 4.3.1 on Debian 12 answers: five runtimes of which one is installed."""
+    runtimes = {name: {"path": f"/usr/bin/{name}"} for name in ("crun", "kata", "krun", "runc", "runsc")}
+    answers = engine_like(
+        ping={"Api-Version": "1.41", "Server": "Libpod/4.3.1 (linux)"},
+        version={"Version": "4.3.1", "Platform": {"Name": "linux/amd64/debian-12"}, "Components": PODMAN},
+        info={"Runtimes": runtimes, "Rootless": False, "OperatingSystem": "debian", "CgroupVersion": "1"},
+        image=None,
+    )
+    ran = doctor(engine(answers))
+    assert "  Podman 4.3.1 at unix://" in ran.out
+    assert "runc by default\n" in line(ran, "runtime")
+    assert "gVisor" not in ran.out
+    assert "fix: podman pull python:3.12-slim" in line(ran, "image")
+
+
+PODMAN = [
+    {"Name": "Podman Engine", "Version": "4.3.1", "Details": {"APIVersion": "4.3.1", "Os": "linux"}},
+    {"Name": "Conmon", "Version": "conmon version 2.1.6, commit: unknown"},
+    {"Name": "OCI Runtime (runc)", "Version": "runc version 1.1.5+ds1"},
+]
 
 
 # Where it is
