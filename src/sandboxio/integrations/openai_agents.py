@@ -15,6 +15,10 @@ from agents.tool import default_tool_error_function
 from pydantic import Field
 
 from sandboxio.errors import SandboxError
+from sandboxio.integrations.openai_sandbox_client import (
+    SbxSandboxClient as SbxSandboxClient,
+    SbxSandboxOptions as SbxSandboxOptions,
+)
 from sandboxio.model_text import ERROR_LIMIT, clip, render_for_model, render_result
 
 from . import _tool

@@ -1,0 +1,114 @@
+"""sandboxio as the OpenAI Agents SDK's sandbox client: a scripted SandboxAgent in a real container."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import RunConfig, Runner, set_tracing_disabled
+from agents.sandbox import SandboxAgent, SandboxRunConfig
+from agents.sandbox.errors import (
+    ExecTimeoutError,
+    ExecTransportError,
+    WorkspaceReadNotFoundError,
+)
+from agents.testing import ScriptedModel, assistant_message, function_call
+
+from sandboxio.integrations.openai_agents import SbxSandboxClient, SbxSandboxOptions
+from sandboxio_docker import DockerBackend
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.one_loop("the SDK's sessions and runner use asyncio"),
+]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def no_traces() -> None:
+    set_tracing_disabled(True)
+
+
+@pytest.fixture
+def options(docker_image: str) -> SbxSandboxOptions:
+    return SbxSandboxOptions(target=f"docker://{docker_image}", timeout=120)
+
+
+@pytest.fixture
+async def session(options: SbxSandboxOptions) -> AsyncIterator[Any]:
+    client = SbxSandboxClient()
+    made = await client.create(options=options)
+    await made.start()
+    yield made
+    await client.delete(made)
+
+
+async def test_commands_have_bytes_exit_codes_and_no_terminal(session: Any) -> None:
+    result = await session.exec("printf '\\377out'; echo err >&2; exit 3")
+    assert (result.stdout, result.stderr, result.exit_code) == (b"\xffout", b"err\n", 3)
+
+
+async def test_a_timeout_and_a_sandbox_that_went_are_the_sdk_s_errors(session: Any) -> None:
+    with pytest.raises(ExecTimeoutError):
+        await session.exec("sleep 60", timeout=0.5)
+    await session._inner.sandbox.kill()
+    with pytest.raises(ExecTransportError, match="SBX_E1204"):
+        await session.exec("true")
+    assert not await session.running()
+
+
+async def test_files_and_workspaces_move(session: Any, options: SbxSandboxOptions) -> None:
+    await session.write(Path("folder/a.txt"), io.BytesIO(b"data"))
+    assert (await session.read(Path("folder/a.txt"))).read() == b"data"
+    assert (await session.exec("pwd; cat folder/a.txt")).stdout == b"/workspace\ndata"
+    with pytest.raises(WorkspaceReadNotFoundError):
+        await session.read(Path("nothing"))
+    archive = await session.persist_workspace()
+    client = SbxSandboxClient()
+    other = await client.create(options=options)
+    try:
+        await other.start()
+        await other.hydrate_workspace(archive)
+        assert (await other.read(Path("folder/a.txt"))).read() == b"data"
+    finally:
+        archive.close()
+        await client.delete(other)
+
+
+async def test_a_state_that_was_stored_finds_the_same_sandbox(session: Any) -> None:
+    client = SbxSandboxClient()
+    stored = client.serialize_session_state(session.state)
+    assert "docker" in str(stored)
+    again = await client.resume(client.deserialize_session_state(dict(stored)))
+    assert again._inner.sandbox.id == session._inner.sandbox.id
+    again._inner.sandbox._close()  # the first session ends the sandbox
+
+
+async def test_a_sandbox_agent_runs_in_a_container_and_leaves_none(options: SbxSandboxOptions) -> None:
+    model = ScriptedModel(
+        [
+            [function_call("exec_command", {"cmd": "echo $((6 * 7)); exit 3"}, call_id="c1")],
+            [assistant_message("done")],
+        ]
+    )
+    agent = SandboxAgent(name="tester", model=model)
+    answer = await Runner.run(
+        agent,
+        "go",
+        run_config=RunConfig(
+            tracing_disabled=True, sandbox=SandboxRunConfig(client=SbxSandboxClient(), options=options)
+        ),
+    )
+    model.assert_complete()
+    seen = [item.output for item in answer.new_items if item.type == "tool_call_output_item"]
+    assert "42" in seen[0]
+    assert "3" in seen[0]
+    assert answer.final_output == "done"
+    assert await DockerBackend().list_managed(labels={"app": "openai-agents"}) == []
