@@ -132,7 +132,7 @@ class _Loop:
         _loops.add(self)
         try:
             anyio.run(self._main)
-        except BaseException as error:
+        except Exception as error:
             if not self.ready.is_set():
                 self.failure = error  # the starting thread reports it
             elif not (self._served and isinstance(error, RuntimeError)):
