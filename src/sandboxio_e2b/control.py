@@ -15,9 +15,10 @@ import httpx
 from sandboxio.errors import ConnectError, SandboxError
 
 from . import endpoints
+from .connection import Broken
 from .endpoints import Settings
 from .failures import Refusal, control_error, looks_like_html, unreachable
-from .transport import Broken, Client, Exchange
+from .transport import Client, Exchange
 from .wire import Garbled, mapping, parse_object
 
 PAGE: Final = 100

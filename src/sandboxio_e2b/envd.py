@@ -18,10 +18,11 @@ from typing import BinaryIO, Final
 import anyio.lowlevel
 
 from . import endpoints
+from .connection import Broken
 from .control import Placed
 from .endpoints import Settings
 from .failures import rpc_failure
-from .transport import Broken, Client, Exchange
+from .transport import Client, Exchange
 from .wire import (
     Ended,
     Event,

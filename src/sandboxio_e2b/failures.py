@@ -21,8 +21,8 @@ from sandboxio.errors import (
     SandboxGone,
 )
 
+from .connection import Broken
 from .endpoints import KEY_VARIABLE
-from .transport import Broken
 from .wire import Garbled, RpcError
 
 NOT_FOUND_TEXT: Final = "sandbox was not found"
@@ -59,7 +59,7 @@ def message_of(response: httpx.Response) -> str:
             return message[:500]
     if looks_like_html(response):
         return "it answered with a web page instead of JSON"
-    return response.text.strip()[:200] or response.reason_phrase or "no text"
+    return response.text.strip()[:200] or f"it answered {response.status_code} and nothing else"
 
 
 def looks_like_html(response: httpx.Response) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import posixpath
+import secrets
 from collections.abc import Callable
 from typing import BinaryIO, Final
 
@@ -16,11 +17,12 @@ from sandboxio.adapter import Exit, Owner, bounded, running
 from sandboxio.errors import FileSystemError, PathNotFound, SandboxError
 from sandboxio.models import FileInfo
 
+from .commands import CommandRun
+from .connection import Broken
 from .envd import Command
 from .failures import file_error, traffic_error
-from .running import CommandRun, Place
+from .place import Place
 from .shell import program
-from .transport import Broken
 from .wire import Garbled, RpcError
 
 SMALL: Final = 60_000
@@ -42,7 +44,9 @@ size=$(stat -Lc %s -- "$1") || exit 65
 exec cat -- "$1"
 """
 
-# Sets target, the file behind all links, and temp, a new file beside it with the mode of the old one.
+# Arguments: path, mode, name of the temporary file. Sets target, the file behind all links, and temp, a
+# new file beside it with the mode of the old one. The name comes from outside, so that the file can be
+# removed whatever happens to this script.
 _STAGE: Final = r"""
 [[ $1 == */ ]] && fail 'Is a directory'
 target=$(readlink -fn -- "$1" && printf x) || { [[ -e ${1%/*} ]] && fail 'Not a directory'; exit 66; }
@@ -50,15 +54,14 @@ target=${target%x} folder=${target%/*}
 [[ -e $folder/ ]] || { [[ -e $folder ]] && fail 'Not a directory'; exit 66; }
 [[ -d $target ]] && fail 'Is a directory'
 [[ -e $target && ! -f $target ]] && fail 'Not a regular file'
-temp=$(mktemp -- "$folder/.sandboxio.XXXXXXXX") || exit 65
-mode=$2
+temp=$folder/$3 mode=$2
+(set -C; : >"$temp") || exit 65
 [[ $mode ]] || mode=$(stat -c %a -- "$target" 2>/dev/null) || mode=644
-chmod -- "$mode" "$temp" || { rm -f -- "$temp"; exit 65; }
+chmod -- "$mode" "$temp" || exit 65
 """
 
 _WRITE_SMALL: Final = r"""
-trap 'rm -f -- "$temp"' EXIT
-base64 -d <<<"$3" >"$temp" && mv -fT -- "$temp" "$target" || exit 65
+base64 -d <<<"$4" >"$temp" && mv -fT -- "$temp" "$target" || exit 65
 """
 
 _TELL: Final = r"""
@@ -87,7 +90,9 @@ exec rm -rf -- "$1"
 """
 
 _DISCARD: Final = r"""
-rm -f -- "$1"
+target=$(readlink -fn -- "$1" && printf x) || exit 0
+target=${target%x}
+rm -f -- "${target%/*}/$2"
 """
 
 
@@ -103,28 +108,28 @@ class Files:
         output = bytearray()
         ended = await self._script(_READ, path, str(SMALL), output=output)
         if ended.exit_code == _LARGE:
-            await self._read_large(path, bytes(output).rstrip(b"\0").decode("utf-8", "surrogateescape"), sink)
+            await self._read_large(path, _text(bytes(output).rstrip(b"\0")), sink)
         elif output:
             sink(bytes(output))
 
     async def write_file(self, path: str, source: BinaryIO, size: int, mode: int | None) -> None:
         """Write through a temporary file beside the target; a symbolic link is followed."""
-        bits = "" if mode is None else f"{mode:o}"
-        if size <= SMALL:
-            data = base64.b64encode(_whole(source, size, path)).decode()
-            await self._script(_STAGE + _WRITE_SMALL, path, bits, data)
-            return
-        output = bytearray()
-        await self._script(_STAGE + _TELL, path, bits, output=output)
-        temp, target = (item.decode("utf-8", "surrogateescape") for item in bytes(output).split(b"\0")[:2])
-        moved = False
+        bits, name = "" if mode is None else f"{mode:o}", f".sandboxio.{secrets.token_hex(8)}"
+        written = False
         try:
-            await self._send(path, temp, source, size)
-            await self._script(_COMMIT, temp, target, shown=path)
-            moved = True
+            if size <= SMALL:
+                data = base64.b64encode(_whole(source, size, path)).decode()
+                await self._script(_STAGE + _WRITE_SMALL, path, bits, name, data)
+            else:
+                output = bytearray()
+                await self._script(_STAGE + _TELL, path, bits, name, output=output)
+                temp, target = (_text(part) for part in bytes(output).split(b"\0")[:2])
+                await self._send(path, temp, source, size)
+                await self._script(_COMMIT, temp, target, shown=path)
+            written = True
         finally:
-            if not moved:
-                await bounded(lambda: self._discard(temp))
+            if not written:
+                await bounded(lambda: self._discard(path, name))
 
     async def list_folder(self, path: str) -> list[FileInfo]:
         """The entries of a folder; a link to a folder counts as one."""
@@ -134,7 +139,7 @@ class Files:
         for record in bytes(output).split(b"\0")[:-1]:
             kind, size, name = record.split(b" ", 2)
             is_folder = kind == b"d"
-            entry = posixpath.join(path, name.decode("utf-8", "surrogateescape"))
+            entry = posixpath.join(path, _text(name))
             found.append(FileInfo(entry, 0 if is_folder else int(size), is_folder))
         return found
 
@@ -162,9 +167,9 @@ class Files:
         except (Garbled, Broken) as error:
             raise await self._place.explain(error, f"Writing {path!r}") from error
 
-    async def _discard(self, temp: str) -> None:
+    async def _discard(self, path: str, name: str) -> None:
         try:
-            await self._place.envd.run(Command(program(_DISCARD, temp), seconds=30))
+            await self._place.envd.run(Command(program(_DISCARD, path, name), seconds=30))
         except (RpcError, Garbled, Broken):
             return  # the sandbox is gone or unreachable, and what failed before says so
 
@@ -188,6 +193,10 @@ class Files:
         if ended.exit_code not in (0, _LARGE):
             raise _failure(shown or path, ended.exit_code, said.decode("utf-8", "replace"))
         return ended
+
+
+def _text(octets: bytes) -> str:
+    return octets.decode("utf-8", "surrogateescape")
 
 
 def _whole(source: BinaryIO, size: int, path: str) -> bytes:

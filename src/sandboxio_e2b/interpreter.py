@@ -12,10 +12,11 @@ from typing import Final
 import httpx
 
 from . import endpoints
+from .connection import Broken
 from .control import Placed
 from .endpoints import Settings
 from .failures import rpc_failure
-from .transport import Broken, Client, Exchange
+from .transport import Client, Exchange
 from .wire import Cell, Garbled, Printed, RpcError, parse_object
 
 SILENCE: Final = 60.0

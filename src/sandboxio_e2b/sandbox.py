@@ -9,13 +9,15 @@ from sandboxio.adapter import OUTPUT_LIMIT, BaseSandbox, Recorder, SandboxReques
 from sandboxio.errors import CapabilityNotSupported
 from sandboxio.models import Capability, IsolationTier
 
+from .cells import CodeRun, Contexts
+from .commands import CommandRun
 from .control import ControlPlane, Placed
 from .endpoints import Settings
 from .envd import Envd
 from .files import Files
 from .interpreter import Interpreter
 from .native import native_sandbox
-from .running import CodeRun, CommandRun, Contexts, Place
+from .place import Place
 
 CAPABILITIES: Final = (
     Capability.RUN_COMMAND
@@ -75,8 +77,8 @@ class E2BSandbox(BaseSandbox):
             interpreter=Interpreter(settings, sandbox),
             control=control,
             variables=request.variables,
-            contexts=Contexts(),
         )
+        self._contexts = Contexts()
 
     def _command(
         self, command: str | tuple[str, ...], *, env: Mapping[str, str], seconds: float
@@ -94,7 +96,7 @@ class E2BSandbox(BaseSandbox):
                 f"E2B's code interpreter does not know the language {language!r}.",
                 hint=f"It knows {', '.join(sorted(set(LANGUAGES.values())))}.",
             )
-        return CodeRun(self._place, code, known, context_id)
+        return CodeRun(self._place, self._contexts, code, known, context_id)
 
     def _transfer(self) -> Files:
         return Files(self._place, self)

@@ -13,8 +13,9 @@ import anyio.lowlevel
 import httpx
 import pytest
 
-from sandboxio_e2b import transport
-from sandboxio_e2b.transport import Broken, Client, Silent, Wire
+from sandboxio_e2b import connection, transport
+from sandboxio_e2b.connection import Broken, Silent, Wire
+from sandboxio_e2b.transport import Client
 from tests.fakes.server import Connection, Request, Server, answer, listen_tcp, running
 from tests.fakes.sweep import Outcome, cancelled_at, sweep
 
@@ -171,7 +172,7 @@ async def test_a_closed_port_is_typed() -> None:
 
 
 async def test_a_host_that_does_not_answer_is_typed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "CONNECT_TIMEOUT", 0.1)
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT", 0.1)
     full = listen_tcp()
     full.listen(0)
     url = httpx.URL("http://{}:{}".format(*full.getsockname()))
@@ -188,7 +189,7 @@ async def test_a_host_that_does_not_answer_is_typed(monkeypatch: pytest.MonkeyPa
 async def _fill(url: httpx.URL, wires: list[Wire]) -> None:
     """Connect until the queue of pending connections is full."""
     for _ in range(10):
-        wires.append(await transport.connect(url))  # noqa: PERF401 - what was made counts when one fails
+        wires.append(await connection.connect(url))  # noqa: PERF401 - what was made counts when one fails
 
 
 # Reuse
@@ -251,7 +252,7 @@ async def test_a_connection_that_ended_while_idle_is_not_used() -> None:
 async def test_a_connection_that_was_idle_for_long_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     async with keeping_alive(answers_all) as (client, accepted):
         await client.request("GET", "/x")
-        monkeypatch.setattr(transport, "IDLE_SECONDS", 0.0)
+        monkeypatch.setattr(connection, "IDLE_SECONDS", 0.0)
         await client.request("GET", "/x")
         assert accepted == [0, 1]
 
@@ -305,7 +306,7 @@ async def encrypted(monkeypatch: pytest.MonkeyPatch, *, trusted: bool = True) ->
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(TLS / "server.pem", TLS / "server-key.pem")
     ours = ssl.create_default_context(cafile=str(TLS / "ca.pem") if trusted else None)
-    monkeypatch.setattr(transport, "tls_context", lambda: ours)
+    monkeypatch.setattr(connection, "tls_context", lambda: ours)
 
     async def handle(stream: anyio.abc.SocketStream) -> None:
         async with stream:

@@ -22,7 +22,7 @@ class GuestError(Exception):
 
 
 def parse_version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split("."))
+    return tuple(int(part) for part in text.partition("-")[0].split("."))
 
 
 @dataclass

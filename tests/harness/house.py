@@ -64,11 +64,12 @@ LAYOUT = {
         __init__
     """,
     "sandboxio_e2b": """
-        transport wire endpoints shell
-        failures diagnose
+        connection wire endpoints shell
+        transport failures diagnose
         control
         envd interpreter native
-        running
+        place
+        commands cells
         files
         sandbox
         backend
@@ -96,7 +97,8 @@ OUTSIDE = {
     "sandboxio_docker/": "anyio typing_extensions",
     "sandboxio_docker/engine": "anyio h11 httpx",
     "sandboxio_docker/transport": "anyio h11 httpx",
-    "sandboxio_e2b/transport": "anyio h11 httpx",
+    "sandboxio_e2b/connection": "anyio h11 httpx",
+    "sandboxio_e2b/transport": "h11 httpx",
     "sandboxio_e2b/control": "anyio httpx",
     "sandboxio_e2b/envd": "anyio httpx",
     "sandboxio_e2b/interpreter": "anyio httpx",

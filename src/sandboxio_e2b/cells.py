@@ -1,0 +1,214 @@
+"""Cells of code as the core runs them, and the interpreters in which they run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+import anyio
+
+from sandboxio.adapter import Execution, Exit
+from sandboxio.errors import CapabilityNotSupported, SandboxError
+from sandboxio.models import OutputChunk
+
+from .connection import Broken
+from .failures import PORT_CLOSED_TEXT
+from .interpreter import CellStream, ContextCreation
+from .place import Place, Wrong
+from .shell import Mark
+from .wire import Garbled, Printed, RpcError
+
+LOST_KERNEL: Final = 137
+"""Exit code of a cell whose interpreter went away under it, as for a process that was killed."""
+
+
+class Contexts:
+    """The interpreters of one sandbox: one for each (language, name) that was used."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], tuple[str, Mark]] = {}
+        self._locks: dict[tuple[str, str], anyio.Lock] = {}
+
+    def lock(self, key: tuple[str, str]) -> anyio.Lock:
+        """Held while the interpreter of ``key`` starts."""
+        return self._locks.setdefault(key, anyio.Lock())
+
+    def get(self, key: tuple[str, str]) -> tuple[str, Mark] | None:
+        return self._known.get(key)
+
+    def add(self, key: tuple[str, str], context: str, mark: Mark) -> None:
+        self._known[key] = (context, mark)
+
+    def forget(self, context: str) -> None:
+        for key in [key for key, (known, _) in self._known.items() if known == context]:
+            del self._known[key]
+
+
+class CodeRun(Execution):
+    """One cell, in an interpreter of its own or in a named one that keeps its variables.
+
+    The only way to stop a cell for certain is to end its interpreter; the next cell of that name gets a
+    new one.
+    """
+
+    def __init__(self, place: Place, contexts: Contexts, code: str, language: str, name: str | None) -> None:
+        self._place = place
+        self._contexts = contexts
+        self._code = code
+        self._language = language
+        self._key = None if name is None else (language, name)
+        self._mark = Mark.new()
+        self._creation: ContextCreation | None = None
+        self._context: str | None = None
+        self._cells: list[CellStream] = []
+        self._stream: CellStream | None = None
+        self._killed = False
+        self._dead = False
+
+    async def start(self) -> None:
+        """Wait until the interpreter has taken the cell."""
+        try:
+            if self._key is None:
+                await self._begin()
+            else:
+                async with self._contexts.lock(self._key):
+                    known = self._contexts.get(self._key)
+                    if known is not None:
+                        self._context, self._mark = known
+                    else:
+                        await self._begin()
+                        assert self._context is not None
+                        self._contexts.add(self._key, self._context, self._mark)
+            assert self._context is not None
+            variables = self._place.variables if not self._prepared else dict[str, str]()
+            self._stream = self._cell(self._code, self._context, variables)
+            await self._stream.start()
+        except (RpcError, Garbled, Broken) as error:
+            if isinstance(error, RpcError) and error.code == "not_found" and self._context is not None:
+                self._contexts.forget(self._context)
+            raise await self._explain(error, "Starting code") from error
+
+    async def receive(self) -> OutputChunk | None:
+        """The next piece of output."""
+        stream = self._stream
+        if stream is None or self.exit is not None or self._killed:
+            return None
+        try:
+            printed = await stream.receive()
+        except (RpcError, Garbled, Broken) as error:
+            if self._killed:
+                return None
+            raise await self._explain(error, "Reading the output of code") from error
+        if printed is not None:
+            return _chunk(printed)
+        await self._finish(stream)
+        return None
+
+    def receive_nowait(self) -> OutputChunk | None:
+        """Output that has arrived already."""
+        try:
+            printed = None if self._stream is None else self._stream.receive_nowait()
+        except Garbled:
+            return None  # the run is over and was reported; this is only about what it had printed
+        return None if printed is None else _chunk(printed)
+
+    async def kill(self) -> None:
+        """End the interpreter, with everything that it started."""
+        if self._dead or self.exit is not None:
+            return
+        self._killed = True
+        if self._context is None and self._creation is not None and self._creation.may_exist:
+            try:
+                self._context = await self._creation.finish()
+            except RpcError:
+                self._dead = True
+                return
+            except (Garbled, Broken) as error:
+                raise await self._explain(error, "Ending code") from error
+        for cell in self._cells:
+            cell.close()
+        if self._context is not None:
+            self._contexts.forget(self._context)
+            await self._place.kill_marked(self._mark, self._context)
+            await self._remove(self._context)
+        self._dead = True
+
+    def close(self) -> None:
+        """Give the connections back, or close them."""
+        for cell in self._cells:
+            cell.close()
+        if self._creation is not None:
+            self._creation.close()
+
+    @property
+    def _prepared(self) -> bool:
+        """True where the interpreter itself was told the variables and was marked."""
+        return self._language == "python"
+
+    async def _begin(self) -> None:
+        folder = await self._place.working_folder()
+        self._creation = self._place.interpreter.context(self._language, folder)
+        self._context = await self._creation.finish()
+        if self._prepared:
+            cell = self._cell(_prepare(self._mark, self._place.variables), self._context, {})
+            await cell.start()
+            while await cell.receive() is not None:
+                pass
+
+    def _cell(self, code: str, context: str, variables: Mapping[str, str]) -> CellStream:
+        cell = self._place.interpreter.cell(code, context, variables)
+        self._cells.append(cell)
+        return cell
+
+    async def _finish(self, stream: CellStream) -> None:
+        cell, notes = stream.cell, tuple[str, ...]()
+        if cell.lost is not None:
+            assert self._context is not None
+            self._contexts.forget(self._context)
+            notes = (f"the interpreter ended under the code, and its variables are gone: {cell.lost}",)
+        if self._context is not None and (self._key is None or cell.lost is not None):
+            await self._remove(self._context)
+        code = LOST_KERNEL if cell.lost is not None else cell.exit_code
+        self.exit = Exit(code, notes=notes, results=tuple(cell.results))
+
+    async def _remove(self, context: str) -> None:
+        try:
+            await self._place.interpreter.remove(context)
+        except (RpcError, Garbled, Broken) as error:
+            raise await self._explain(error, "Ending an interpreter") from error
+
+    async def _explain(self, error: Wrong, what: str) -> SandboxError:
+        if isinstance(error, RpcError):
+            if PORT_CLOSED_TEXT in error.message:
+                return CapabilityNotSupported(
+                    f"{what}: sandbox {self._place.sandbox.id} has no code interpreter.",
+                    hint="Use the template code-interpreter-v1, or one built on it.",
+                )
+            if error.code == "internal" or "Failed to create context" in error.message:
+                return CapabilityNotSupported(
+                    f"{what}: the code interpreter does not run {self._language!r} ({error.message}).",
+                    hint="Use a template that has a kernel for it.",
+                )
+        return await self._place.explain(error, what)
+
+
+def _chunk(printed: Printed) -> OutputChunk:
+    return OutputChunk("stderr" if printed.stream == "stderr" else "stdout", printed.data)
+
+
+def _prepare(mark: Mark, variables: Mapping[str, str]) -> str:
+    """Python that sets the sandbox's variables and marks the interpreter; leaves no name behind.
+
+    The variables travel as JSON inside the code, because the server quotes its own ``env_vars`` only
+    for values without quotes, backslashes and line ends.
+    """
+    locks, timeout = mark.limits
+    # 10 is RLIMIT_LOCKS and 15 RLIMIT_RTTIME on Linux; Python names neither or only one of them.
+    lines = (
+        "import json, os, resource",
+        f"os.environ.update(json.loads({json.dumps(json.dumps(dict(variables)))}))",
+        f"resource.setrlimit(10, ({locks}, {locks}))",
+        f"resource.setrlimit(15, ({timeout}, {timeout}))",
+    )
+    return f"exec({json.dumps(chr(10).join(lines))}, {{}})"

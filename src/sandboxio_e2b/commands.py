@@ -1,0 +1,138 @@
+"""Commands as the core runs them: start, receive, kill."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Final, Literal, cast
+
+import anyio
+
+from sandboxio.adapter import Execution, Exit
+from sandboxio.errors import CapabilityNotSupported, ConnectError
+from sandboxio.models import OutputChunk
+
+from .connection import Broken
+from .envd import Command, ProcessStream
+from .place import Place
+from .shell import EndingFilter, Mark, program, quote, run_command, split_env
+from .wire import Ended, Garbled, Printed, RpcError, Started
+
+LINGER: Final = 0.05
+"""Seconds to wait for a stream's own end after the command's: then its connection can serve again."""
+
+
+class CommandRun(Execution):
+    """One command. Its descendants are found by its mark; see :mod:`.shell`."""
+
+    def __init__(self, place: Place, command: str | tuple[str, ...], env: Mapping[str, str]) -> None:
+        self._place = place
+        self._mark = Mark.new()
+        variables = {**place.variables, **env}
+        plain, other = split_env(variables)
+        argv = run_command(command, self._mark, variables)
+        if other:  # bytes that JSON cannot carry are set by a shell in front
+            exports = " ".join(f"{quote(name)}={quote(value)}" for name, value in other.items())
+            argv = program(f'export {exports}; exec "$@"', *argv)
+        self._stream: ProcessStream = place.envd.process(Command(argv, plain))
+        self._filters = {"stdout": EndingFilter(self._mark), "stderr": EndingFilter(self._mark)}
+        self._chunks: deque[OutputChunk] = deque()
+        self._killed = False
+        self._dead = False
+
+    async def start(self) -> None:
+        """Wait until the command runs."""
+        try:
+            await self._stream.start()
+        except (RpcError, Garbled, Broken) as error:
+            raise await self._place.explain(error, "Starting a command") from error
+
+    async def receive(self) -> OutputChunk | None:
+        """The next piece of output."""
+        while not self._chunks:
+            if self.exit is not None or self._killed:
+                return None
+            try:
+                event = await self._stream.receive()
+            except (RpcError, Garbled, Broken) as error:
+                if self._killed:
+                    return None
+                raise await self._place.explain(error, "Reading a command's output") from error
+            if event is None:
+                raise ConnectError(f"Sandbox {self._place.sandbox.id} did not say how a command ended.")
+            self._take(event)
+            code = self._told
+            if self.exit is None and code is not None:
+                await self._linger()
+                self.exit = self.exit or Exit(code)
+        return self._chunks.popleft()
+
+    def receive_nowait(self) -> OutputChunk | None:
+        """Output that has arrived already."""
+        try:
+            while not self._chunks and (event := self._stream.receive_nowait()) is not None:
+                self._take(event)
+        except (RpcError, Garbled):
+            pass  # the run is over and was reported; this is only about what it had printed
+        return self._chunks.popleft() if self._chunks else None
+
+    async def kill(self) -> None:
+        """Kill the command and its descendants."""
+        if self._dead or self.exit is not None:
+            return
+        self._killed = True
+        if self._stream.sent and await self._may_have_started():
+            await self._place.kill_marked(self._mark)
+        self._dead = True
+        self._stream.close()
+
+    def close(self) -> None:
+        """Give the connection back, or close it."""
+        self._stream.close()
+
+    @property
+    def _told(self) -> int | None:
+        """The exit code that the command's own script printed, once it has on both streams."""
+        codes = [each.exit_code for each in self._filters.values()]
+        return None if None in codes else codes[0]
+
+    def _take(self, event: Started | Printed | Ended) -> None:
+        if isinstance(event, Printed) and event.stream in self._filters:
+            self._add(event.stream, self._filters[event.stream].feed(event.data))
+        elif isinstance(event, Ended):
+            for stream, each in self._filters.items():
+                self._add(stream, each.rest())
+            if self._told is None and event.exit_code == 127:
+                raise CapabilityNotSupported(
+                    f"Sandbox {self._place.sandbox.id} has no usable /bin/bash, which commands need.",
+                    hint="Use a template built on Debian, or install bash in yours.",
+                )
+            self.exit = Exit(event.exit_code if self._told is None else self._told)
+
+    def _add(self, stream: str, data: bytes) -> None:
+        if data:
+            self._chunks.append(OutputChunk(cast("Literal['stdout', 'stderr']", stream), data))
+
+    async def _linger(self) -> None:
+        """Read the stream's end if it comes at once; a background child may hold it for ever."""
+        with anyio.move_on_after(LINGER):
+            try:
+                while (event := await self._stream.receive()) is not None:
+                    self._take(event)
+                    if isinstance(event, Ended):
+                        await self._stream.drain()
+                        return
+            except (RpcError, Garbled, Broken):
+                return  # the command has ended and said how
+
+    async def _may_have_started(self) -> bool:
+        """False if envd refused the command; its answer is still on its way when a start is cancelled."""
+        if self._stream.started is not None:
+            return True
+        try:
+            await self._stream.start()
+        except RpcError:
+            return False
+        except (Garbled, Broken):
+            return True
+        return True
