@@ -1,4 +1,4 @@
-"""Each framework's scripted agent with real code in a real container: output, failure, timeout, sandbox gone."""
+"""Scripted agents of each framework with real code in a real container."""
 
 from __future__ import annotations
 
