@@ -222,6 +222,7 @@ class Pending:
         self._exchange: Exchange | None = None
         self._body = bytearray()
         self._response: httpx.Response | None = None
+        self._closed = False
 
     @property
     def sent(self) -> bool:
@@ -235,6 +236,8 @@ class Pending:
         again. Raises :class:`EngineError` for a refusal.
         """
         if self._response is None:
+            if self._closed:
+                raise EngineUnavailable(f"{self._request.operation} was given up: it is closed.")
             if self._exchange is None:
                 await self._engine.negotiate()
                 self._exchange = self._engine.exchange(self._request)
@@ -247,7 +250,8 @@ class Pending:
         return self._response
 
     def close(self) -> None:
-        """Close the connection; an answer that was not read is lost."""
+        """Close the connection; an answer that was not read is lost, and nothing is sent any more."""
+        self._closed = True
         if self._exchange is not None:
             self._exchange.close()
 

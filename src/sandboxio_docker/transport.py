@@ -143,14 +143,11 @@ class Exchange:
         self._streaming = False
         self._head: h11.Response | h11.InformationalResponse | None = None
         self._ended = False
-        self._closed = False
         self.sent = False
         """True once a byte of the request was given to the kernel: the engine may act on it."""
 
     async def head(self) -> h11.Response | h11.InformationalResponse:
         """Send the request and wait for the head of the answer: a final one, or 101."""
-        if self._closed:
-            raise httpx.ReadError("the connection was closed", request=self._request)
         if self._wire is None:
             self._wire = await self._connect()
         if self._head is None:
@@ -179,7 +176,6 @@ class Exchange:
 
     def close(self) -> None:
         """Close the connection, wherever the exchange is."""
-        self._closed = True
         if self._wire is not None:
             self._wire.close()
 

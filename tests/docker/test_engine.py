@@ -181,6 +181,7 @@ def serves(fake: ScriptedEngine, newest: str | None, least: str | None) -> None:
         ("1.53", "1.44", NEWEST_API),
         ("1.53", None, NEWEST_API),
         ("2.0", "1.44", NEWEST_API),
+        ("1.100", "1.44", NEWEST_API),
         (None, None, LEAST_API),
         ("nonsense", None, LEAST_API),
         ("1.9999999", None, LEAST_API),
@@ -387,11 +388,14 @@ async def test_nothing_is_due_before_a_byte_was_sent(tmp_path: Path) -> None:
 
 async def test_a_closed_request_is_not_sent_again(fake: ScriptedEngine, engine: Engine) -> None:
     fake.script("POST", "/x", hangs())
-    with engine.resumable("POST", "/x") as pending:
-        with anyio.move_on_after(0.05):
-            await pending.finish()
+    await engine.negotiate()
+    with engine.resumable("POST", "/x") as begun, anyio.move_on_after(0.05):
+        await begun.finish()
+    with engine.resumable("POST", "/x") as never_begun:
+        pass
     await fake.all_closed()
     before = len(fake.requests)
-    with pytest.raises(EngineUnavailable, match="closed"):
-        await pending.finish()
+    for pending in (begun, never_begun):
+        with pytest.raises(EngineUnavailable, match="POST /x was given up"):
+            await pending.finish()
     assert len(fake.requests) == before

@@ -74,6 +74,7 @@ TEXTS = [
     (401, "", Fault.UNAUTHORIZED),
     (0, "toomanyrequests: You have reached your pull rate limit.", Fault.RATE_LIMITED),
     (429, "whatever", Fault.RATE_LIMITED),
+    (429, "unauthorized to ask so often", Fault.RATE_LIMITED),
     (0, "no matching manifest for linux/amd64 in the manifest list entries", Fault.WRONG_PLATFORM),
     (
         404,

@@ -14,6 +14,7 @@ from sandboxio.errors import CapabilityNotSupported
 from sandboxio_docker.engine import Engine, EngineUnavailable, Hijacked
 from tests.fakes.scripted import ScriptedEngine
 from tests.fakes.server import Connection, Request
+from tests.fakes.sweep import cancelled_at
 
 UPGRADED = b"HTTP/1.1 101 UPGRADED\r\nUpgrade: tcp\r\nConnection: Upgrade\r\n\r\n"
 TLS = Path(__file__).parent / "tls"
@@ -176,28 +177,22 @@ async def test_the_engine_vanishes(fake: ScriptedEngine) -> None:
     raw.close()
 
 
-async def test_a_fast_sender_lets_others_run(fake: ScriptedEngine) -> None:
-    async def floods(connection: Connection, request: Request) -> None:
-        await connection.send(UPGRADED)
-        while not connection.closed_by_client.is_set():
-            await connection.send(b"x" * (1 << 16), in_one_read=False)
+async def test_every_read_lets_others_run_first(fake: ScriptedEngine) -> None:
+    """Also when the bytes are there already: a fast sender must not hold up the event loop."""
 
-    fake.script("POST", "/raw", floods)
+    async def sends_all(connection: Connection, request: Request) -> None:
+        await connection.send(UPGRADED + b"early")
+        await connection.send(b"x" * 100_000, in_one_read=False)
+        sent.set()
+
+    sent = anyio.Event()
+    fake.script("POST", "/raw", sends_all)
     raw = await attached(fake)
-    turns = 0
-
-    async def counts() -> None:
-        nonlocal turns
-        while True:
-            await anyio.lowlevel.checkpoint()
-            turns += 1
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(counts)
-        for _ in range(200):
-            await raw.receive()
-        group.cancel_scope.cancel()
-    assert turns >= 200
+    await sent.wait()
+    for expected in (b"early", b"x" * 100_000, b""):
+        outcome = await cancelled_at(1000, raw.receive)
+        assert outcome.value == expected
+        assert outcome.suspensions >= 1
     raw.close()
 
 
