@@ -17,7 +17,7 @@ from .failures import PORT_CLOSED_TEXT
 from .interpreter import CellStream, ContextCreation
 from .place import Place, Wrong
 from .shell import Mark
-from .wire import Garbled, Printed, RpcError
+from .wire import MAX_RESULTS, Garbled, Printed, RpcError
 
 LOST_KERNEL: Final = 137
 """Exit code of a cell whose interpreter went away under it, as for a process that was killed."""
@@ -166,7 +166,9 @@ class CodeRun(Execution):
         if cell.lost is not None:
             assert self._context is not None
             self._contexts.forget(self._context)
-            notes = (f"the interpreter ended under the code, and its variables are gone: {cell.lost}",)
+            notes += (f"the interpreter ended under the code, and its variables are gone: {cell.lost}",)
+        if cell.dropped:
+            notes += (f"results: {cell.dropped} display outputs beyond {MAX_RESULTS >> 20} MiB are dropped",)
         if self._context is not None and (self._key is None or cell.lost is not None):
             await self._remove(self._context)
         code = LOST_KERNEL if cell.lost is not None else cell.exit_code

@@ -27,6 +27,8 @@ MAX_FRAME: Final = 8 << 20
 """Bytes of one frame; envd sends at most 32 KiB of output in one."""
 MAX_LINE: Final = 64 << 20
 """Bytes of one line of the interpreter; an image or a table of a cell is one line."""
+MAX_RESULTS: Final = 64 << 20
+"""Characters of a cell's display outputs that are kept; what a loop displays beyond that is dropped."""
 
 _END = 0x02
 _HEADER = struct.Struct(">BI")
@@ -217,6 +219,9 @@ class Cell:
     lost: str | None = None
     """Why the kernel went away under the cell, in the server's words; None if it did not."""
     ended: bool = False
+    dropped: int = 0
+    """Display outputs that were too many to keep."""
+    _kept: int = 0
     _buffer: bytearray = field(default_factory=bytearray)
 
     def feed(self, data: bytes) -> None:
@@ -241,12 +246,20 @@ class Cell:
         if kind in ("stdout", "stderr"):
             return Printed(str(kind), str(line.get("text", "")).encode("utf-8", "surrogatepass"))
         if kind == "result":
-            self.results += _rich_outputs(line)
+            for output in _rich_outputs(line):
+                self._keep(output)
         elif kind == "error":
             return self._error(str(line.get("name", "")), str(line.get("value", "")), line)
         elif kind == "end_of_execution":
             self.ended = True
         return None
+
+    def _keep(self, output: RichOutput) -> None:
+        if self._kept + len(output.data) > MAX_RESULTS:
+            self.dropped += 1
+        else:
+            self._kept += len(output.data)
+            self.results.append(output)
 
     def _error(self, name: str, value: str, line: Mapping[str, Any]) -> Printed | None:
         if name in LOST_KERNEL:

@@ -187,6 +187,14 @@ def test_a_lost_kernel_is_no_error_of_the_code() -> None:
     assert cell.lost == "gone"
 
 
+def test_display_outputs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandboxio_e2b.wire.MAX_RESULTS", 10)
+    cell = Cell()
+    cell.feed(lines(*({"type": "result", "text": "x" * 4} for _ in range(5))))
+    assert cell.next() is None
+    assert (len(cell.results), cell.dropped) == (2, 3)
+
+
 @pytest.mark.parametrize("data", [b"[1]\n", b"{\n", b"<html>\n", b"\xff\n"])
 def test_what_is_no_line_is_refused(data: bytes) -> None:
     cell = Cell()
