@@ -12,6 +12,7 @@ import stat
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -68,9 +69,14 @@ class FileOwner(Protocol):
 class BaseFileSystem:
     """Files of one sandbox; see :class:`sandboxio.protocols.AsyncFileSystem`."""
 
-    def __init__(self, owner: FileOwner, transfer: FileTransfer) -> None:
+    def __init__(self, owner: FileOwner, transfer: Callable[[], FileTransfer]) -> None:
         self._owner = owner
-        self._transfer = transfer
+        self._make_transfer = transfer
+
+    @cached_property
+    def _transfer(self) -> FileTransfer:
+        """Made when it is first needed: a sandbox without files has none."""
+        return self._make_transfer()
 
     async def read(self, path: str) -> bytes:
         """The bytes of a regular file, at most 64 MiB; larger ones need ``download``."""

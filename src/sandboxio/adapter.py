@@ -126,7 +126,7 @@ class BaseSandbox(ABC):
 
     @abstractmethod
     def _transfer(self) -> FileTransfer:
-        """The file primitives; called once, when ``files`` is first used."""
+        """The file primitives; called once, before the first file operation that is declared."""
 
     @abstractmethod
     async def _destroy(self) -> None:
@@ -175,7 +175,7 @@ class BaseSandbox(ABC):
     def files(self) -> BaseFileSystem:
         """Its files."""
         if self._files is None:
-            self._files = BaseFileSystem(self, self._transfer())
+            self._files = BaseFileSystem(self, self._transfer)
         return self._files
 
     async def run(
