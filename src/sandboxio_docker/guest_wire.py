@@ -81,7 +81,7 @@ class GuestWire:
 
     def __init__(self) -> None:
         self.hello: Hello | None = None
-        self._rest = bytearray()
+        self._rest = b""
         self._broken: str | None = None
         self._noticed = False
         self._operations: dict[int, _Operation] = {}
@@ -153,7 +153,8 @@ class GuestWire:
         for stream in streams:
             size = FIRST_WINDOW
             if paced:
-                size = min(size, max(LEAST_WINDOW, self._budget // 4))
+                share = self._budget // (16 if stream == 2 else 4)  # little is said on stderr
+                size = min(size, max(LEAST_WINDOW, share))
                 self._budget -= size
             windows[stream] = _Window(size)
         self._operations[op] = _Operation(kind, windows, paced=paced)
@@ -161,9 +162,10 @@ class GuestWire:
 
     def input(self, op: int, data: bytes | memoryview) -> bytes:
         """Bytes for a run's stdin or a file; at most :meth:`input_room` of them."""
-        self._operations[op].input_credit -= len(data)
-        if self._operations[op].input_credit < 0:
+        operation = self._operations[op]
+        if len(data) > operation.input_credit:
             raise ValueError("more input than the guest has room for")
+        operation.input_credit -= len(data)
         return frame(Kind.INPUT, op, data)
 
     def input_room(self, op: int) -> int:
@@ -203,7 +205,7 @@ class GuestWire:
         grant = window.owed
         if window.credit + window.owed >= window.size and window.size < FULL_WINDOW:
             more = min(window.size, FULL_WINDOW - window.size)
-            if not operation.paced or more * 4 <= self._budget:
+            if not operation.paced or more * 2 <= self._budget:
                 self._budget -= more if operation.paced else 0
                 window.size += more
                 grant += more
@@ -233,15 +235,12 @@ class GuestWire:
             self._parse(data, events)
         except GuestProtocolError as error:
             self._broken = str(error)
-            self._rest.clear()
+            self._rest = b""
             raise
         return events
 
     def _parse(self, data: bytes, events: list[Event]) -> None:
-        if self._rest:
-            self._rest += data
-            data = bytes(self._rest)
-            self._rest.clear()
+        data, self._rest = self._rest + data, b""
         if self.hello is None and self._greeting(data, events):
             return
         at, size = 0, len(data)
@@ -254,7 +253,7 @@ class GuestWire:
                 break
             events.append(self._event(kind, op, data[start:end]))
             at = end
-        self._rest += data[at:]
+        self._rest = data[at:]
 
     def _greeting(self, data: bytes, events: list[Event]) -> bool:
         """True if ``data`` holds no frame: it is the launcher's line, or the beginning of one."""
@@ -273,7 +272,7 @@ class GuestWire:
             self._noticed = True
             events.append(Notice(0, text))
         else:
-            self._rest += data
+            self._rest = data
         return True
 
     def _event(self, kind: int, op: int, payload: bytes) -> Event:

@@ -119,6 +119,7 @@ class Operation:
 class Pair:
     def __init__(self, module: ModuleType, work: Path, seed: int) -> None:
         self.random = random.Random(seed)
+        self.lazy = self.random.random() < 0.4  # a host that lets the way out fill up
         self.module = module
         self.work = work
         settings = module.Settings(["0", "1", os.fspath(work), "0"])
@@ -296,7 +297,8 @@ class Pair:
         elif choice < 0.25:
             self.carry_to_guest(size)
         elif choice < 0.42:
-            self.carry_to_host(size)
+            if not self.lazy or self.random.random() < 0.05:
+                self.carry_to_host(size)
         elif choice < 0.6:
             self.step()
         elif choice < 0.72 and program:

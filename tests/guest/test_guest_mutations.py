@@ -82,7 +82,7 @@ PAIRED: dict[str, Changes] = {
         ("                os.unlink(temporary)\n            except OSError:\n                pass\n    job.done",
          "                pass\n            except OSError:\n                pass\n    job.done"),
     ],
-    "frames that are cut are thrown away": [("        self.rest += data[at:]\n        return found", "        return found")],
+    "frames that are cut are thrown away": [("        self.rest = data[at:]\n        return found", "        return found")],
 }  # fmt: skip
 
 
