@@ -124,7 +124,7 @@ def test_a_probe_that_raises_is_named(run: Run) -> None:
     result.stdout.fnmatch_lines_random(
         [
             "*The probe TestMine.expire_sandbox raised KeyError: 'no such machine'*",
-            "*The probe TestMine.simulate_provider_failure raised TypeError: it must return a context manager*",
+            "*TestMine.simulate_provider_failure raised TypeError: it must return a context manager*",
         ]
     )
 

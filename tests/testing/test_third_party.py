@@ -6,7 +6,7 @@ The "provider" is a fake behind its public methods; what counts is how little st
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from sandboxio import Capability, IsolationTier, NetworkPolicy, Resources
 from sandboxio.adapter import BaseBackend, BaseSandbox, SandboxRequest
@@ -16,6 +16,7 @@ from sandboxio.testing import FakeBackend
 from sandboxio.testing.suite import BackendContractSuite
 
 CAPABILITIES = Capability.RUN_COMMAND | Capability.NETWORK_POLICY
+NO_CAPS, DENY = Resources(), NetworkPolicy()
 
 
 # Without a base class: the ports are structural.
@@ -32,7 +33,7 @@ class FlySandbox:
     ) -> ExecResult:
         return await self.native.run(cmd, timeout=timeout, env=env)
 
-    async def __aenter__(self) -> FlySandbox:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -49,8 +50,8 @@ class FlyBackend:
         self,
         *,
         template: str | None = None,
-        resources: Resources = Resources(),
-        network: NetworkPolicy = NetworkPolicy(),
+        resources: Resources = NO_CAPS,
+        network: NetworkPolicy = DENY,
         env: dict[str, str] | None = None,
         secrets: dict[str, str] | None = None,
         timeout: float = 300,

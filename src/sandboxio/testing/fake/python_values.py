@@ -7,6 +7,7 @@ calls. Everything else is :class:`NotRecognised`: nothing is executed that is no
 from __future__ import annotations
 
 import ast
+import builtins
 import operator
 import socket
 import urllib.error
@@ -62,6 +63,8 @@ class Values:
             return variables[node.id]
         if node.id in BUILTINS:
             return Dotted(node.id)
+        if hasattr(builtins, node.id):
+            raise NotRecognised(f"{node.id} on line {node.lineno}")
         raise NameError(f"name {node.id!r} is not defined")
 
     def attribute(self, node: ast.Attribute) -> Any:
