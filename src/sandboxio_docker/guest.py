@@ -724,7 +724,7 @@ GO, WAIT = True, False  # what a slice of a file operation yields: more to do, o
 
 
 class Job:
-    """A file operation under way."""
+    """A file operation under way. It is not run while the way out is full."""
 
     __slots__ = ("chunks", "closing", "credit", "link", "op", "steps", "window")
 
@@ -735,9 +735,6 @@ class Job:
         self.chunks: list[bytes] = []
         self.closing = False
         self.steps: Steps
-
-    def may_send(self, size: int = 1) -> bool:
-        return self.credit >= size and not self.link.full
 
     def send(self, kind: int, payload: bytes) -> None:
         self.credit -= len(payload)
@@ -757,7 +754,7 @@ def read_file(job: Job, path: bytes, limit: int) -> Steps:
             raise Refused(TOO_LARGE)
         sent = 0
         while True:
-            while not job.may_send():
+            while job.credit <= 0:
                 yield WAIT
             data = os.read(fd, min(MAX_PAYLOAD, job.credit))
             if not data:
@@ -904,7 +901,7 @@ def list_folder(job: Job, path: bytes) -> Steps:
             seen += 1
             item = describe(entry)
             if len(batch) + len(item) > size:
-                while not job.may_send(len(batch)):
+                while job.credit < len(batch):
                     yield WAIT
                 job.send(ENTRIES, batch)
                 batch = b""
@@ -912,7 +909,7 @@ def list_folder(job: Job, path: bytes) -> Steps:
             if seen % 128 == 0:
                 yield GO
     if batch:
-        while not job.may_send(len(batch)):
+        while job.credit < len(batch):
             yield WAIT
         job.send(ENTRIES, batch)
     job.done(seen)
@@ -1520,7 +1517,8 @@ class Guest:
             job = Job(self.link, op)
             job.steps = self.steps(lambda: tell_facts(job, self.path(body[1:]), bool(body[0])))
         self.jobs[op] = self.ready[op] = job
-        self.slice(job)
+        if not self.link.full:
+            self.slice(job)
 
     def steps(self, begin: Callable[[], Steps | None]) -> Steps:
         """Whatever goes wrong, goes wrong in a slice."""
@@ -1537,8 +1535,10 @@ class Guest:
     def slice(self, job: Job) -> None:
         """Run a file operation until its next yield."""
         try:
-            if next(job.steps) is WAIT:
-                del self.ready[job.op]
+            more = next(job.steps)
+            del self.ready[job.op]
+            if more is GO:  # after those that wait already
+                self.ready[job.op] = job
             return
         except StopIteration:
             pass
@@ -1572,9 +1572,10 @@ class Guest:
             self.check_deadlines(now)
         if self.killer.jobs:
             self.kill_round()
-        if not self.link.full:
-            for job in list(self.ready.values()):
-                self.slice(job)
+        for job in list(self.ready.values()):
+            if self.link.full:
+                break
+            self.slice(job)
         if self.resting and now >= self.resume_at:
             for leftover in self.resting:
                 self.watch.add(leftover)
@@ -1601,11 +1602,6 @@ class Guest:
                     self.watch.add(stream)
             if run.feed:
                 self.close_feed(run.feed)
-
-    def drained(self) -> None:
-        """The way out has room again."""
-        for job in self.jobs.values():
-            self.wake(job)
 
 
 def read_some(fd: int, size: int) -> tuple[bytes, bool]:
@@ -1729,7 +1725,6 @@ class Loop:
 
     def flush(self) -> None:
         link = self.guest.link
-        was_full = link.full
         try:
             while link.out and self.host:
                 link.sent(os.writev(1, link.out[:64]))
@@ -1742,8 +1737,6 @@ class Loop:
         elif bool(link.out) != self.blocked:
             self.blocked = bool(link.out)
             self.watch.always.modify(1, select.EPOLLOUT if self.blocked else 0)
-        if was_full and not link.full:
-            self.guest.drained()
 
     def look_at_pipes(self, on: bool) -> None:
         if on != self.pipes_on:

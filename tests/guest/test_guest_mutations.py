@@ -28,8 +28,7 @@ PAIRED: dict[str, Changes] = {
          "        size = MAX_PAYLOAD\n        if stream.tail is not None:\n"
          "            size = min(size, stream.tail)\n        if size > 0:"),
     ],
-    "a file is sent without credit": [("while not job.may_send():", "while self_is_full(job):"),
-        ("class Job:", "def self_is_full(job: Job) -> bool:\n    return job.link.full\n\n\nclass Job:"),
+    "a file is sent without credit": [("            while job.credit <= 0:\n", "            while False:\n"),
         ("min(MAX_PAYLOAD, job.credit)", "MAX_PAYLOAD")],
     "the rest in the pipe is lost at the end": [
         ("stream.tail = waiting_bytes(stream.fd)", "stream.tail = 0"),
@@ -75,8 +74,11 @@ PAIRED: dict[str, Changes] = {
         ("            feed.chunks[0] = feed.chunks[0][size:]\n",
          "            feed.chunks[0] = feed.chunks[0][size - (size > 1) :]\n"),
     ],
-    "file operations are not resumed when the way out has room": [
-        ("        for job in self.jobs.values():\n            self.wake(job)\n", "        pass\n"),
+    "file operations that wait for credit are not resumed": [
+        ("            self.jobs[op].credit += size\n            self.wake(self.jobs[op])\n", "            self.jobs[op].credit += size\n"),
+    ],
+    "file operations that wait for input are not resumed": [
+        ("        if job:\n            self.wake(job)\n        elif run", "        if job:\n            pass\n        elif run"),
     ],
     "a cancelled upload leaves its temporary file": [
         ("                os.unlink(temporary)\n            except OSError:\n                pass\n    job.done",
