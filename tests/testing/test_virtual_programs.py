@@ -156,7 +156,8 @@ NOT_RECOGNISED = [
     "import os\nprint(os)",
     "().__class__",
     "x = y = 1\nx.y = 2",
-    "(" * 500 + "1" + ")" * 500,
+    "not " * 3000 + "1",
+    "-" * 90_000 + "1",
     "raise UnknownKind()",
 ]
 
