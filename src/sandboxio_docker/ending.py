@@ -21,8 +21,9 @@ from .engine import Engine, EngineError, EngineUnavailable, Fault
 
 LOOK: Final = 1.0
 """Seconds that an explanation may take; without one, the error says less."""
-FOLLOWS: Final = 5
-"""Looks, 20 ms apart, until a container whose processes are killed one by one shows as ended."""
+FOLLOWS: Final = 0.1
+FOLLOWS_KILL: Final = 3.0
+"""Seconds in which a container follows a process that was killed; the second where it was killed itself."""
 
 _GONE: Final = frozenset({Fault.NO_SUCH_CONTAINER, Fault.NOT_RUNNING, Fault.REMOVING, Fault.NO_SUCH_EXEC})
 
@@ -59,12 +60,24 @@ class Ending:
         return self._told(code, oom=oom and str(code) == "137", outside=outside)
 
     async def ends(self) -> bool:
-        """As :meth:`ended`, when a process of the container was killed and the rest may follow."""
-        for _ in range(FOLLOWS):
-            if await self.ended():
-                return True
+        """As :meth:`ended`, when a process of the container was killed and the rest may follow.
+
+        Where the engine has seen a kill, or the lifetime is over, the end is waited for: the engine may
+        tell of each process on its own first, and seconds may pass until it tells of the container.
+        """
+        until = time.monotonic() + FOLLOWS
+        while not await self.ended():
+            events = await self.past_events()
+            near = self.lifetime_over or any(_action(event) in ("kill", "oom") for event in events)
+            if time.monotonic() > until + (FOLLOWS_KILL if near else 0):
+                return False
             await anyio.sleep(0.02)
-        return False
+        return True
+
+    @property
+    def lifetime_over(self) -> bool:
+        """True once the container's own clock ends it."""
+        return time.monotonic() - self.began >= self.timeout - 0.5
 
     async def ended(self) -> bool:
         """True if the container certainly runs no more; False if it runs or nothing can be learnt."""
@@ -127,10 +140,15 @@ class Ending:
             )
         if outside:
             return SandboxGone("The container was killed or removed by somebody else.")
-        if time.monotonic() - self.began >= self.timeout - 0.5:
+        if self.lifetime_over:
             return SandboxGone(f"The container's lifetime of {self.timeout:g} s is over.")
         ended = "" if code is None else f" (exit code {code})"
         return SandboxGone(f"The container has ended{ended}.")
+
+
+def killed_here() -> SandboxGone:
+    """The error of a call whose sandbox was ended by another call of this program."""
+    return SandboxGone("The sandbox was killed while this ran.", hint="Create a new sandbox.")
 
 
 def _parsed(body: bytes) -> list[dict[str, Any]]:

@@ -23,15 +23,15 @@ from typing import Any, Final
 import anyio
 
 from sandboxio.adapter import Execution, Exit
-from sandboxio.errors import ConnectError
+from sandboxio.errors import ConnectError, ResourceLimitExceeded, SandboxError
 from sandboxio.models import OutputChunk
 
 from .channel import too_long
-from .ending import Ending
+from .ending import Ending, killed_here
 from .engine import Engine, EngineError, EngineUnavailable, Fault, Hijacked
 from .faults import classify
 from .frames import Demultiplexer
-from .hostconfig import WORK
+from .hostconfig import MAX_PIDS, WORK
 from .killer import DEAD, MARKER, kill_command, new_marker
 
 KILLED: Final = 137
@@ -58,12 +58,9 @@ _REFUSAL = re.compile(
 _TOO_LONG = re.compile(rb"exec [^\n]*: argument list too long\s*\Z")
 """The runtime's words for E2BIG; its exit code is 1."""
 _MENDABLE: Final = (Fault.NO_SUCH_FOLDER, Fault.START_INTERRUPTED)
-_NOT_STARTED: Final = (
-    Fault.NO_SUCH_PROGRAM,
-    Fault.NOT_EXECUTABLE,
-    Fault.NO_SUCH_USER,
-    *_MENDABLE,
-)
+_PROGRAM: Final = (Fault.NO_SUCH_PROGRAM, Fault.NOT_EXECUTABLE, Fault.NO_SUCH_FOLDER)
+"""Reasons that lie in the command: a result with 127 or 126. All others are errors."""
+_NOT_STARTED: Final = (*_PROGRAM, Fault.NO_SUCH_USER, Fault.NO_PROCESSES, Fault.START_INTERRUPTED)
 """What newer engines answer before the upgrade, and older ones write into the output."""
 
 
@@ -78,6 +75,7 @@ class ExecHost:
     streams: set[Hijacked] = field(default_factory=set[Hijacked], repr=False)
     doomed: list[str] = field(default_factory=list[str], repr=False)
     killing: anyio.Lock = field(default_factory=anyio.Lock, repr=False)
+    closed: bool = False
 
     async def create(self, argv: list[str], env: Mapping[str, str], *, stdin: bool, folder: str) -> str:
         """The id of a new exec, which runs nothing yet."""
@@ -112,7 +110,8 @@ class ExecHost:
             self.streams.discard(stream)
 
     def close(self) -> None:
-        """Close all connections; whoever waits on one wakes with an error."""
+        """Close all connections; whoever waits on one wakes with ``SandboxGone``."""
+        self.closed = True
         for stream in tuple(self.streams):
             self.end(stream)
 
@@ -285,6 +284,8 @@ class ExecRun(Execution):
                 await self._killing.wait()  # killed from another task, which closed the connection
             if self.exit is not None:
                 return
+            if self._host.closed:
+                raise killed_here() from error
             if await self._host.ending.ended():
                 raise await self._host.ending.explained() from error
             raise
@@ -383,8 +384,24 @@ class ExecRun(Execution):
             return
         self._held = None
         text = " ".join(reason.split()) or "the engine could not start the command"
+        if fault not in _PROGRAM:
+            raise await self._unserved(fault, text)
         self._ready.append(OutputChunk("stderr", f"{text}\n".encode()))
         self._end(Exit(127 if fault is Fault.NO_SUCH_PROGRAM else 126))
+
+    async def _unserved(self, fault: Fault, text: str) -> SandboxError:
+        """The error for a start that failed for the engine's reasons: never dressed as a command's output."""
+        if fault is Fault.NOT_RUNNING or await self._host.ending.ends():
+            return await self._host.ending.explained()
+        if fault is Fault.NO_PROCESSES:
+            return ResourceLimitExceeded(
+                f"The sandbox could not start a process: it is at its ceiling of {MAX_PIDS}.",
+                hint="End processes in the sandbox, or create a new one.",
+            )
+        return ConnectError(
+            f"The engine could not start the command: {text}",
+            hint="Try again; if it stays so, read the engine's log and run `sandboxio doctor`.",
+        )
 
     def _end(self, ended: Exit) -> None:
         if self.exit is None:

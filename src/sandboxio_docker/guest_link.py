@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Final
 
+import anyio
+
 from sandboxio.errors import ConnectError, SandboxError
 
 from . import launcher
-from .ending import Ending
+from .ending import Ending, killed_here
 from .frames import Demultiplexer
 from .guest_protocol import ConnectionLost, Event, GuestProtocolError, Hello, Notice, setup
 from .guest_wire import GuestWire
@@ -77,6 +79,8 @@ class GuestLink:
                 f"What came from inside the sandbox breaks the protocol: {cause}.",
                 hint="Code in the sandbox may have interfered; create a new sandbox.",
             )
+        if isinstance(cause, anyio.ClosedResourceError):
+            return killed_here()
         return await self.ending.explained()
 
     def close(self) -> None:

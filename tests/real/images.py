@@ -1,0 +1,106 @@
+"""Images of kinds that users have, derived from the test image without a registry.
+
+Each is made once a run, through the engine's HTTP API alone, and removed at its end.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import uuid
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlencode
+
+from scripts import engine_api
+
+RUN = uuid.uuid4().hex[:8]
+
+
+def ask(method: str, path: str, body: object = None, **query: str | Iterable[str]) -> bytes:
+    """One request that has to succeed."""
+    pairs = [(name, value) for name, values in query.items() for value in _several(values)]
+    target = f"{path}?{urlencode(pairs)}"
+    if isinstance(body, bytes):
+        status, answer = engine_api.request(method, target, stream=[body], timeout=120.0)
+    else:
+        status, answer = engine_api.request(method, target, body=body, timeout=120.0)
+    assert status < 400, f"{method} {path}: {status} {answer[:300]!r}"
+    return answer
+
+
+def _several(values: str | Iterable[str]) -> Iterable[str]:
+    return [values] if isinstance(values, str) else values
+
+
+@contextmanager
+def derived(base: str, kind: str, *changes: str, script: str = "true") -> Generator[str]:
+    """``base`` after a shell script, with ``changes`` in the form of a Dockerfile."""
+    name = f"sandboxio-test:{kind}-{RUN}"
+    command = {"Image": base, "Entrypoint": ["/bin/sh", "-c", script], "Cmd": []}
+    container = json.loads(ask("POST", "/containers/create", {**command, "NetworkDisabled": True}))["Id"]
+    try:
+        ask("POST", f"/containers/{container}/start")
+        ended = json.loads(ask("POST", f"/containers/{container}/wait"))
+        assert ended["StatusCode"] == 0, ended
+        repo, _, tag = name.partition(":")
+        clean = ("ENTRYPOINT []", "CMD []", "ENV LC_ALL=C")
+        ask("POST", "/commit", container=container, repo=repo, tag=tag, changes=(*clean, *changes))
+    finally:
+        ask("DELETE", f"/containers/{container}", force="1", v="1")
+    with removed(name):
+        yield name
+
+
+@contextmanager
+def imported(kind: str, files: dict[str, bytes | str], *changes: str) -> Generator[str]:
+    """An image of nothing but these files: bytes are programs, text is where a link leads."""
+    name = f"sandboxio-test:{kind}-{RUN}"
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for path, content in files.items():
+            entry = tarfile.TarInfo(path)
+            entry.mode = 0o755
+            if isinstance(content, str):
+                entry.type, entry.linkname = tarfile.SYMTYPE, content
+                archive.addfile(entry)
+            else:
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
+    repo, _, tag = name.partition(":")
+    answer = ask(
+        "POST", "/images/create", buffer.getvalue(), fromSrc="-", repo=repo, tag=tag, changes=changes
+    )
+    assert b"error" not in answer, answer
+    with removed(name):
+        yield name
+
+
+@contextmanager
+def removed(name: str) -> Generator[None]:
+    try:
+        yield
+    finally:
+        ask("DELETE", f"/images/{name}", force="1")
+
+
+def busybox() -> str | None:
+    """A static busybox of this machine (Debian: busybox-static), or None."""
+    return os.environ.get("SBX_TEST_BUSYBOX") or shutil.which("busybox")
+
+
+@contextmanager
+def of_busybox(program: str) -> Generator[str]:
+    """Like Alpine: no Python, no GNU tool, only what busybox has."""
+    applets = subprocess.run([program, "--list"], check=True, capture_output=True, text=True).stdout.split()
+    passwd = b"root:x:0:0::/root:/bin/sh\napp:x:1000:1000::/home/app:/bin/sh\n"
+    content = Path(program).read_bytes()
+    files: dict[str, bytes | str] = {"bin/busybox": content, "etc/passwd": passwd}
+    files |= {f"bin/{applet}": "busybox" for applet in applets if applet != "busybox"}
+    with imported("busybox", files, "ENV PATH=/bin") as name:
+        yield name
