@@ -1,0 +1,94 @@
+"""Where the system lacks something, the guest does with less, and says so."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sandboxio_docker import guest as real, guest_protocol as w, launcher
+from sandboxio_docker.guest_protocol import Ending, Fate, Trait
+from tests.guest.mutants import broken
+from tests.guest.rawclient import Local
+from tests.guest.test_guest_kills import attack, living
+
+Guests = Callable[..., Local]
+
+
+def without(*changes: tuple[str, str]) -> bytes:
+    return launcher.message(broken(Path(real.__file__).read_text(), list(changes)).encode())
+
+
+# As under gVisor, where setrlimit fails.
+NO_MARKS = without(("self.working = kept and before == {NO_LIMIT}", "self.working = False"))
+# As with a C library without POSIX_SPAWN_SETSID.
+NO_SETSID = without(
+    (
+        "        actions = [(os.POSIX_SPAWN_DUP2",
+        "        raise NotImplementedError\n        actions = [(os.POSIX_SPAWN_DUP2",
+    )
+)
+NO_C = without(('__import__("_ctypes")', '__import__("no_such_module")'))
+
+
+@pytest.mark.parametrize("mode", ["daemons", "deaf", "stopped", "zombies", "vforks", "threads"])
+def test_without_marks_ordinary_runs_die_all_the_same(guest: Guests, adversary: str, mode: str) -> None:
+    client = guest(program=NO_MARKS)
+    assert Trait.MARKS not in client.hello().traits
+    bystanders = [client.start("sleep", "300") for _ in range(3)]
+    op = attack(client, adversary, mode, 10)
+    assert client.kill(op).fate == Fate.DEAD
+    assert living(client) == ["sleep"] * 3
+    assert not any(isinstance(event, w.End) for op in bystanders for event in client.events[op])
+    end, _, _ = client.sh(f"{adversary} daemons 5; true", timeout=0.5)
+    assert end.how == Ending.TIMED_OUT
+    assert living(client) == ["sleep"] * 3
+
+
+def test_by_fork_and_exec_everything_is_the_same(guest: Guests, python: str) -> None:
+    client = guest(python, program=NO_SETSID)
+    end, out, err = client.sh("printf out; printf err >&2; readlink /proc/self/fd/0; ls /proc/$$/fd; exit 3")
+    assert (end.exit_code, err) == (3, b"err")
+    assert out.split() == [b"out/dev/null", b"0", b"1", b"2"]
+    _, out, _ = client.run("grep", "-E", "Sig(Blk|Ign)", "/proc/self/status")
+    assert {line.split()[1] for line in out.splitlines()} == {b"0" * 16}
+    assert client.run("no-such-program")[0].exit_code == 127
+    assert client.run("/etc/passwd")[0].exit_code == 126
+    last = client.last(client.start("true", b"a" * 200_000))
+    assert last == w.Failed(last.op, w.Reason.SYSTEM, "E2BIG")
+    op = client.start("sh", "-c", "echo $$; ps -o sid= $$; sleep 300 & sleep 300")
+    while client.output[op, 1].count(b"\n") < 2:
+        client.pump(5)
+    assert client.kill(op).fate == Fate.DEAD
+    pid, sid = client.output[op, 1].split()
+    assert pid == sid
+    assert living(client) == []
+
+
+def test_a_python_without_a_way_to_c_says_that_it_is_not_hidden(guest: Guests) -> None:
+    client = guest(program=NO_C)
+    assert Trait.HIDDEN not in client.hello().traits
+    assert client.run("echo", "works")[1] == b"works\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may try every user")
+def test_a_guest_beside_others_ends_only_its_own_runs(work: Path, python: str) -> None:
+    """Not process 1 and not alone: what it did not start, it does not touch."""
+    with Local(python, os.fspath(work), namespace=False) as client:
+        hello = client.hello()
+        assert Trait.INIT not in hello.traits
+        op = client.start("sh", "-c", "(setsid sleep 300 &) ; echo $$; sleep 300")
+        client.until(op, w.Output)
+        assert client.kill(op).fate == Fate.DEAD
+        op = client.start("sh", "-c", "echo $$; exec sleep 300")
+        client.until(op, w.Output)
+        left = int(client.output[op, 1])
+        assert client.run("echo", "works")[1] == b"works\n"
+        client.ours.close()
+        client.wait()
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{left}").exists():
+        assert time.monotonic() < deadline, "its run outlived it"
