@@ -9,13 +9,15 @@ If the image has no Python 3.8, the shell says so on stdout, in one line that st
 must hold whatever the host does: the container ends when its lifetime is over, and, with the lifeline,
 when the host's connection ends. Other channels (the engine's exec) do the work. Two forms, tried in turn:
 
-* *The shell itself.* ``read -t`` on stdin is both clock and lifeline, if the shell has it (bash, busybox
-  ash): nothing is started. Process 1 cannot be stopped or killed from inside, and a shell handles no
-  signal that it did not ask for, so code inside can postpone neither promise. It reaps orphans.
-* *``sleep``.* The shell starts a watcher that ends on EOF of stdin and takes process 1 with it by ending
-  the one thing that process 1 waits for: it *becomes* ``sleep LIFETIME``, so the lifetime holds; the
-  watcher is an ordinary process of the same user. Hostile code can kill or stop the watcher, and then
-  the lifeline is gone until the lifetime ends. ``sleep`` reaps no orphan.
+* *A shell alone*, this one or another of the image. ``read -t`` on stdin is both clock and lifeline, where
+  a shell has it (bash, busybox ash): nothing is started. Process 1 cannot be stopped or killed from
+  inside, and this one ignores every signal that it would handle, so code inside can postpone neither
+  promise. It collects orphans. The clock starts when the guest's program, sent in vain, is read away.
+* *``sleep``.* Without the lifeline process 1 becomes ``sleep``, which nothing inside can touch. With it,
+  process 1 waits for a ``sleep`` that a watcher ends on EOF of stdin. Both are ordinary processes: hostile
+  code of the same user ends its own sandbox early by killing ``sleep``, keeps it beyond its lifetime by
+  stopping ``sleep``, and beyond its connection by stopping the watcher. With both stopped only the host ends
+  it. Orphans are not collected while ``sleep`` runs as process 1.
 """
 
 from __future__ import annotations
