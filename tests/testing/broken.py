@@ -353,7 +353,7 @@ class TestCancelledCreateLeavesASandbox(Broken):
     class Backend(FakeBackend):
         async def _provision(self, request: SandboxRequest) -> FakeSandbox:
             sandbox = await super()._provision(request)
-            await anyio.sleep(0.02)
+            await anyio.sleep(0.15)
             return sandbox
 
 

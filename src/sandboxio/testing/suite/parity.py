@@ -61,8 +61,8 @@ class SyncTests(Contract):
     @needs(Capability.RUN_COMMAND)
     def test_blocking_calls_raise_the_same_errors(self) -> None:
         with named(self.backend) as target:
-            with pytest.raises(ConnectError):
-                sync.connect_sync(target, "no-such-sandbox")
+            with pytest.raises(ConnectError), sync.connect_sync(target, "no-such-sandbox"):
+                pass
             with sync.create_sync(target, template=self.template) as sandbox:
                 if Capability.FILESYSTEM in sandbox.capabilities:
                     with pytest.raises(PathNotFound):
