@@ -14,15 +14,26 @@ from sandboxio.testing import RecordingSink
 from sandboxio.testing.suite import BackendContractSuite
 from sandboxio.testing.suite.base import MARK
 from sandboxio_e2b import E2BBackend
-from sandboxio_e2b.control import ControlPlane
-from sandboxio_e2b.endpoints import read_settings
+from sandboxio_e2b.control import ControlPlane, Placed
+from sandboxio_e2b.endpoints import Settings, read_settings
 from sandboxio_e2b.envd import Command
+from sandboxio_e2b.native import native_sandbox
 from tests.e2b_standin.fixtures import standin as standin, standin_process as standin_process
 from tests.e2b_standin.running import StandInProcess
 
 
+@pytest.fixture(scope="session")
+def client_of_e2b() -> None:
+    """E2B's client starts a runtime at its first use and keeps it; no test shall seem to leave it."""
+    nobody = Placed("i0", "0.6.13", None, None, None, {}, "running", None)
+    native_sandbox(Settings(api_key="e2b_0"), nobody)
+
+
 class TestE2B(BackendContractSuite):
-    pytestmark: ClassVar = [pytest.mark.anyio, pytest.mark.usefixtures("standin_process")]
+    pytestmark: ClassVar = [
+        pytest.mark.anyio,
+        pytest.mark.usefixtures("standin_process", "client_of_e2b"),
+    ]
 
     audit_sink = RecordingSink()
     resource_caps_supported = False

@@ -137,7 +137,8 @@ async def test_a_run_cancelled_at_any_await_leaves_no_process(standin: StandInPr
 
         async def check(outcome: Outcome[Any]) -> None:
             assert outcome.cancelled or outcome.value is not None
-            assert await processes(sandbox, "sleep 0.2") == [], f"left at await {outcome.point}"
+            if outcome.cancelled:  # else what it left in the background may live
+                assert await processes(sandbox, "sleep 0.2") == [], f"left at await {outcome.point}"
 
         command = "(setsid sleep 0.2 &); echo a; sleep 0.2; echo b"
         hit = await sweep(lambda: sandbox.run(command), check, how)

@@ -64,7 +64,10 @@ class Context:
     _named: bool = False
     watcher: asyncio.Task[None] = field(init=False)
 
+    _ready: asyncio.Event = field(default_factory=asyncio.Event)
+
     def __post_init__(self) -> None:
+        self._ready.set()
         self.watcher = asyncio.create_task(self.watch())
 
     def describe(self) -> dict[str, str]:
@@ -73,6 +76,7 @@ class Context:
     async def execute(self, code: str, variables: Mapping[str, str]) -> AsyncGenerator[Event, None]:
         """The events of one cell. Closing the iterator interrupts the kernel."""
         async with self.lock:
+            await self._ready.wait()
             head = "" if self._named else _set_variables(self.variables)
             self._named = True
             indent = _indent_of(code)
@@ -137,6 +141,7 @@ class Context:
         while True:
             await self.manager.provisioner.wait()
             self.reason = "ContextRestarting"
+            self._ready.clear()
             self.lost.set()
             self.client.stop_channels()
             await self.manager.restart_kernel(now=True)
@@ -144,6 +149,7 @@ class Context:
             self.client.start_channels()
             await self.client.wait_for_ready(timeout=60)
             self.lost, self._named = asyncio.Event(), False
+            self._ready.set()
 
     async def stop(self, reason: str) -> None:
         """Stop the kernel; a running cell ends with ``reason``."""
@@ -225,10 +231,13 @@ class _Interruptible(StreamingResponse):
         answer = asyncio.ensure_future(self.stream_response(send))
         watch = asyncio.ensure_future(gone())
         await asyncio.wait((answer, watch), return_when=asyncio.FIRST_COMPLETED)
+        answered = answer.done()
         for task in (answer, watch):
             task.cancel()
         await asyncio.gather(answer, watch, return_exceptions=True)
         await self.body_iterator.aclose()  # type: ignore[attr-defined]
+        if answered:
+            answer.result()
 
 
 class Interpreter:
