@@ -178,7 +178,7 @@ def pairs(items: list[bytes]) -> dict[bytes, bytes]:
 
 NO_LIMIT = resource.RLIM_INFINITY
 LOCKS = 10  # RLIMIT_LOCKS: without effect since Linux 2.4.25 (getrlimit(2))
-RTTIME = 15  # RLIMIT_RTTIME: only for real-time scheduling, which a container may not use
+RTTIME = 15  # RLIMIT_RTTIME: microseconds of real-time scheduling; a few 10^18 are no limit
 TOP = 1 << 62
 RUNS = 1 << 32  # runs of one guest
 
@@ -268,13 +268,13 @@ class Marks:
     """Tells which run a process belongs to by two resource limits that mean nothing else.
 
     Limits survive fork, exec, setsid and a cleared environment, and without a privilege can only be
-    lowered. Run ``n`` of this guest has LOCKS = TOP - n and RTTIME = n. LOCKS is set on the guest itself
-    just before the run starts, so that the run has it from its first instruction; RTTIME cannot be
+    lowered. Run ``n`` of this guest has RTTIME = TOP - n and LOCKS = n. RTTIME is set on the guest itself
+    just before the run starts, so that the run has it from its first instruction; LOCKS cannot be
     raised again and is set on the new process just after. So a process of run n always has
-    ``LOCKS <= TOP - n``, ``RTTIME <= n``, and lowering either only makes more runs claim it.
+    ``RTTIME <= TOP - n``, ``LOCKS <= n``, and lowering either only makes more runs claim it.
 
     In the instant between start and the second limit a process may fork: such a child still has the
-    guest's own RTTIME, ``self.last``. Every run up to what its LOCKS names claims it, so it hides from
+    guest's own LOCKS, ``self.last``. Every run up to what its RTTIME names claims it, so it hides from
     nothing. For the innocent among them ``early_children`` looks, and those that are still in the run's
     session, which nobody can join from outside, get their second limit.
 
@@ -287,10 +287,10 @@ class Marks:
         self.newest = NewestProcess()
         self.working = False
         try:
-            before = {resource.getrlimit(LOCKS)[1], resource.getrlimit(RTTIME)[1]}
-            resource.setrlimit(RTTIME, (self.last, self.last))
-            resource.setrlimit(LOCKS, (TOP - first, TOP - first))
-            kept = resource.prlimit(os.getpid(), LOCKS)[1] == TOP - first
+            before = {resource.getrlimit(RTTIME)[1], resource.getrlimit(LOCKS)[1]}
+            resource.setrlimit(LOCKS, (self.last, self.last))
+            resource.setrlimit(RTTIME, (TOP - first, TOP - first))
+            kept = resource.prlimit(os.getpid(), RTTIME)[1] == TOP - first
             # Lower limits than ours are somebody else's; gVisor refuses to set any.
             self.working = kept and before == {NO_LIMIT}
         except (OSError, ValueError, AttributeError):
@@ -301,25 +301,25 @@ class Marks:
         self.number += 1
         if self.working:
             limit = TOP - self.number
-            resource.setrlimit(LOCKS, (limit, limit))
+            resource.setrlimit(RTTIME, (limit, limit))
         return self.number
 
     def pin(self, pid: int, number: int) -> None:
         if self.working:
             try:
-                resource.prlimit(pid, RTTIME, (number, number))
+                resource.prlimit(pid, LOCKS, (number, number))
             except OSError:
                 pass
 
     def read(self, pid: int) -> tuple[int, int] | None:
         """The lowest and the highest run that may claim the process; None if none of ours can."""
-        locks = limit_of(pid, LOCKS)
-        if locks is None or not 0 <= locks <= TOP:
+        highest = limit_of(pid, RTTIME)
+        if highest is None or not 0 <= highest <= TOP:
             return None
-        lowest = limit_of(pid, RTTIME)
+        lowest = limit_of(pid, LOCKS)
         if lowest is None or not 0 <= lowest <= self.last:
             return None
-        return (0 if lowest == self.last else lowest), TOP - locks
+        return (0 if lowest == self.last else lowest), TOP - highest
 
     def early_children(self, pid: int) -> Iterator[int]:
         """Processes without their second limit, if any was forked since ``pid`` was started."""
@@ -331,7 +331,7 @@ class Marks:
                 return
             fresh = range(pid + 1, newest + 1) if 0 < newest - pid < 1000 else all_pids()
             pid = newest
-            early = [one for one in fresh if limit_of(one, RTTIME) == self.last]
+            early = [one for one in fresh if limit_of(one, LOCKS) == self.last]
             found = bool(early)
             yield from early
 
@@ -1459,9 +1459,10 @@ class Guest:
         run = job.run
         if run:
             run.kill = None
-            self.mains.pop(run.pid, None)
             if fate == ALIVE:
                 run.flags |= SURVIVORS
+            if self.mains.pop(run.pid, None):  # dead, but shown to whoever traces it before us; or alive
+                self.main_ended(run, signal.SIGKILL, 0)
             if run.flags & BY_HOST or fate == ALIVE or job.answers:
                 self.cut_off(run)
             self.try_end(run)
@@ -1477,8 +1478,6 @@ class Guest:
                 self.drain_quietly(stream)
             if stream.fd >= 0:
                 self.close_stream(stream)
-        if run.status is None:
-            run.status = signal.SIGKILL
 
     def drain_quietly(self, stream: Stream) -> None:
         size = min(MAX_PAYLOAD, stream.credit, stream.tail or 0)

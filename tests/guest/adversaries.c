@@ -79,12 +79,18 @@ int main(int argc, char **argv) {
     if (!strcmp(mode, "early")) { /* fork before the guest could set the second limit */
         for (int i = 0; i < number; i++) if (fork() == 0) {
             setsid();
-            lower(LOCKS, hard(LOCKS) - 1 - i); /* pose as a later run */
+            lower(RTTIME, hard(RTTIME) - 1 - i); /* pose as a later run */
             quiet();
             forever();
         }
         ready();
         return 0;
+    }
+    if (!strcmp(mode, "tracer")) { /* holds the main process of another run, dead or alive */
+        pid_t victim = number;
+        if (ptrace(PTRACE_SEIZE, victim, 0, 0)) return 3;
+        ready();
+        forever();
     }
     if (!strcmp(mode, "threads")) { /* main thread gone, another lives: looks like a zombie */
         pthread_t thread;
@@ -108,7 +114,7 @@ int main(int argc, char **argv) {
         } else if (!strcmp(mode, "lowered")) {
             if (daemonised()) { lower(LOCKS, i); lower(RTTIME, i % 2); forever(); }
         } else if (!strcmp(mode, "posing")) {
-            if (daemonised()) { lower(LOCKS, hard(LOCKS) - 1 - i % 20); lower(RTTIME, 1 + i % 5); forever(); }
+            if (daemonised()) { lower(RTTIME, hard(RTTIME) - 1 - i % 20); lower(LOCKS, 1 + i % 5); forever(); }
         } else if (!strcmp(mode, "deaf")) {
             if (fork() == 0) { for (int s = 1; s < 65; s++) signal(s, SIG_IGN); forever(); }
         } else if (!strcmp(mode, "stopped")) {

@@ -201,6 +201,16 @@ def test_no_adversary_outlives_its_run_on_one_cpu(container: Containers, adversa
     assert_only_bystanders(client, ops)
 
 
+@pytest.mark.parametrize("mode", ["cleared", "undumpable", "lowered", "posing", "early"])
+def test_the_same_without_root(container: Containers, adversary: str, mode: str) -> None:
+    client = container(**as_user("1000:1000"))
+    client.write("/tmp/adversary", Path(adversary).read_bytes(), mode=0o755)
+    ops = start_bystanders(client)
+    op = attack(client, "/tmp/adversary", mode, 30)
+    assert client.kill(op, seconds=5).fate == Fate.DEAD
+    assert_only_bystanders(client, ops)
+
+
 # Lifeline and lifetime
 
 

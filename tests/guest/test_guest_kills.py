@@ -160,6 +160,19 @@ def test_the_clock_of_a_run_does_not_stop_for_its_output(guest: Guests) -> None:
     assert client.last(op).how == Ending.TIMED_OUT
 
 
+def test_a_run_whose_main_process_is_traced_by_another_run_ends_all_the_same(
+    guest: Guests, adversary: str
+) -> None:
+    client = guest()
+    victims = [client.start("sleep", "300", tell=True, timeout=t) for t in (None, 0.5)]
+    pids = [client.until(op, w.Started).pid for op in victims]
+    for pid in pids:
+        attack(client, adversary, "tracer", pid)
+    assert client.kill(victims[0]).fate == Fate.DEAD
+    assert client.last(victims[0]).exit_code == 137
+    assert client.last(victims[1]).how == Ending.TIMED_OUT
+
+
 def test_kill_after_the_end_kills_what_was_left_behind(guest: Guests, adversary: str) -> None:
     client = guest()
     end, _, _ = client.sh(f"{adversary} cleared 5 & sleep 0.2")

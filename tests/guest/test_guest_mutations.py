@@ -142,7 +142,7 @@ def test_a_guest_that_stops_reading_while_it_cannot_write(guest: Guests) -> None
 KILLS: dict[str, tuple[str, Changes]] = {
     "the second mark is not set": (
         "bystander",
-        [("                resource.prlimit(pid, RTTIME, (number, number))\n", "                pass\n")],
+        [("                resource.prlimit(pid, LOCKS, (number, number))\n", "                pass\n")],
     ),
     "parents and sessions are believed": (
         "cleared",
