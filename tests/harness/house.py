@@ -89,10 +89,13 @@ OUTSIDE = {
     # who may import what from outside the standard library, longest match first
     "sandboxio/": "anyio typing_extensions",
     "sandboxio/otel": "opentelemetry",
-    "sandboxio/mcp/": "anyio mcp mcp_types",
+    "sandboxio/mcp/": "anyio mcp mcp_types pydantic",
+    "sandboxio/mcp/command": "anyio mcp mcp_types pydantic hypercorn uvicorn",
     "sandboxio/integrations/langgraph": "langchain_core pydantic",
     "sandboxio/integrations/openai_agents": "agents pydantic",
     "sandboxio/integrations/pydantic_ai": "anyio pydantic pydantic_ai",
+    "sandboxio/integrations/openai_sandbox_client": "agents pydantic",
+    "sandboxio/integrations/pydantic_ai_workspace": "anyio pydantic pydantic_ai",
     "sandboxio/testing/": "anyio typing_extensions pytest",
     "sandboxio_docker/": "anyio typing_extensions",
     "sandboxio_docker/engine": "anyio h11 httpx",
@@ -296,8 +299,9 @@ def outside(tree: Tree) -> list[str]:
         allowed = OUTSIDE[max(entries, key=len)].split() if entries else []
         for node, dotted in _imported(source):
             package = dotted.split(".")[0]
-            if package not in {*PACKAGES, *sys.stdlib_module_names, *allowed}:
-                lines.append(source.at(node, f"imports {package}"))
+            line = source.at(node, f"imports {package}")
+            if package not in {*PACKAGES, *sys.stdlib_module_names, *allowed} and line not in lines:
+                lines.append(line)
     return lines
 
 
