@@ -420,6 +420,12 @@ anyio.run(main)
     assert run_python(source) == "0"
 
 
+def test_without_a_provider_no_span_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    for nobody in (None, trace.NoOpTracerProvider()):
+        monkeypatch.setattr(trace, "_TRACER_PROVIDER", nobody)
+        assert otel.start_span("exec", "docker") is None
+
+
 def test_a_provider_set_after_the_first_operation_is_used() -> None:
     source = """
 import anyio
