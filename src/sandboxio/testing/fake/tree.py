@@ -136,11 +136,9 @@ class Tree:
         del folder.entries[name]
 
     def entries(self, path: str, start: str = HOME) -> Iterator[tuple[str, Node]]:
-        """Absolute path and node of each entry of a folder."""
-        folder = self.folder(path, start)
-        above = self.absolute(path, start)
-        for name, node in sorted(folder.entries.items()):
-            yield posixpath.join(above, name), node
+        """Path and node of each entry of a folder; a path starts as the folder was given."""
+        for name, node in sorted(self.folder(path, start).entries.items()):
+            yield posixpath.join(path, name), node
 
     def _place(self, path: str, start: str) -> tuple[Folder, str]:
         """The folder that ``path`` is in, and its name there."""

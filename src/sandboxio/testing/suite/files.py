@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import posixpath
 from pathlib import Path
 from typing import Any
 
@@ -151,12 +152,15 @@ class FileTests(Contract):
             assert await sandbox.files.ls("/tmp/box/deep/deeper") == []
 
     @needs(Capability.FILESYSTEM)
-    async def test_files_list_paths_that_can_be_used(self) -> None:
+    async def test_files_list_paths_that_start_as_the_folder_was_given(self) -> None:
         async with self.sandbox() as sandbox:
-            await sandbox.files.write("here.txt", b"x")
-            found = [each.path for each in await sandbox.files.ls() if each.path.endswith("here.txt")]
-            assert len(found) == 1
-            assert await sandbox.files.read(found[0]) == b"x"
+            await sandbox.files.mkdir("box")
+            for folder in ("box", "box/", "."):
+                await sandbox.files.write(f"{folder}/here", b"x")
+                found = [each.path for each in await sandbox.files.ls(folder) if not each.is_dir]
+                assert posixpath.join(folder, "here") in found
+                assert await sandbox.files.read(found[0]) == b"x", "a path that was listed can be used"
+            assert await sandbox.files.ls() == await sandbox.files.ls(".")
 
     @needs(Capability.FILESYSTEM)
     async def test_files_that_are_missing(self) -> None:
