@@ -1,4 +1,4 @@
-"""E2B, on the stand-in of tests/e2b_standin; tests/live has what runs on the real service."""
+"""E2B, on the stand-in of tests/e2b_standin; and on the real service for people with a key."""
 
 from __future__ import annotations
 
@@ -29,24 +29,12 @@ def client_of_e2b() -> None:
     native_sandbox(Settings(api_key="e2b_0"), nobody)
 
 
-class TestE2B(BackendContractSuite):
-    pytestmark: ClassVar = [
-        pytest.mark.anyio,
-        pytest.mark.usefixtures("standin_process", "client_of_e2b"),
-    ]
+class E2BContract(BackendContractSuite):
+    """What is the same on the stand-in and on the real service."""
 
-    audit_sink = RecordingSink()
     resource_caps_supported = False
     allowlists_supported = True
     rich_outputs = True
-    canary_host: ClassVar = "127.0.0.77"  # this machine, as sandboxes of the stand-in see it
-
-    @pytest.fixture
-    def backend(self, standin: StandInProcess) -> E2BBackend:  # type: ignore[override]
-        self.standin = standin
-        sink = self.audit_sink
-        assert sink is not None
-        return E2BBackend(audit=AuditConfig(sinks=(sink,)))
 
     async def processes_marked(self, sandbox: Any, mark: str) -> list[str]:
         # As root: kernels are root's, here and at E2B.
@@ -58,12 +46,6 @@ class TestE2B(BackendContractSuite):
     async def expire_sandbox(self, sandbox: Any) -> None:
         await ControlPlane(read_settings()).kill(sandbox.id)
 
-    def simulate_slow_create(self) -> Any:
-        return self.standin.faulty("POST /v2/sandboxes$", "delay", seconds=2, late=True)
-
-    def simulate_provider_failure(self) -> Any:
-        return self.standin.faulty("POST /v2/sandboxes$", "status", status=500, body='{"message": "on fire"}')
-
     @contextmanager
     def simulate_missing_credential(self) -> Iterator[str]:
         key = os.environ.pop("E2B_API_KEY")
@@ -72,8 +54,52 @@ class TestE2B(BackendContractSuite):
         finally:
             os.environ["E2B_API_KEY"] = key
 
+
+class TestE2B(E2BContract):
+    """On the stand-in: every probe is there."""
+
+    pytestmark: ClassVar = [
+        pytest.mark.anyio,
+        pytest.mark.usefixtures("standin_process", "client_of_e2b"),
+    ]
+    audit_sink = RecordingSink()
+    canary_host: ClassVar = "127.0.0.77"  # this machine, as sandboxes of the stand-in see it
+
+    @pytest.fixture
+    def backend(self, standin: StandInProcess) -> E2BBackend:  # type: ignore[override]
+        self.standin = standin
+        return _recording(self.audit_sink)
+
+    def simulate_slow_create(self) -> Any:
+        return self.standin.faulty("POST /v2/sandboxes$", "delay", seconds=2, late=True)
+
+    def simulate_provider_failure(self) -> Any:
+        return self.standin.faulty("POST /v2/sandboxes$", "status", status=500, body='{"message": "on fire"}')
+
     def simulate_kill_hang(self, sandbox: Any) -> Any:
         return self.standin.faulty(f"DELETE /sandboxes/{sandbox.id}", "delay", seconds=30)
 
     def simulate_kill_failure(self, sandbox: Any) -> Any:
         return self.standin.faulty(f"DELETE /sandboxes/{sandbox.id}", "status", status=500)
+
+
+class TestRealE2B(E2BContract):
+    """On E2B itself, with somebody's key; nothing can be made to fail there, so some probes are missing."""
+
+    pytestmark: ClassVar = [
+        pytest.mark.anyio,
+        pytest.mark.e2b,
+        pytest.mark.slow,
+        pytest.mark.timeout(300),
+        pytest.mark.usefixtures("client_of_e2b"),
+    ]
+    audit_sink = RecordingSink()
+
+    @pytest.fixture
+    def backend(self) -> E2BBackend:  # type: ignore[override]
+        return _recording(self.audit_sink)
+
+
+def _recording(sink: RecordingSink | None) -> E2BBackend:
+    assert sink is not None
+    return E2BBackend(audit=AuditConfig(sinks=(sink,)))

@@ -27,8 +27,7 @@ from sandboxio.errors import (
 from sandboxio_e2b import E2BBackend, E2BConfig, backend as backend_module, control
 from sandboxio_e2b.control import ControlPlane, Order
 from sandboxio_e2b.endpoints import read_settings
-from tests.e2b_standin.control import API_KEY
-from tests.e2b_standin.running import StandInProcess
+from tests.e2b_standin.running import API_KEY, StandInProcess
 from tests.fakes.server import listen_tcp
 from tests.fakes.sweep import Outcome, sweep
 

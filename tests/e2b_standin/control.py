@@ -16,8 +16,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from .fleet import CLIENT_ID, EVERYTHING, TEMPLATES, Fleet, Sandbox, now
+from .running import API_KEY
 
-API_KEY = "e2b_" + "0" * 40
 MAX_LIFETIME = 86_400
 DEFAULT_LIFETIME, DEFAULT_LIFETIME_V1 = 300, 15
 PAGE = 100

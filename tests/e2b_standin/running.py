@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 import urllib.request
@@ -13,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .control import API_KEY
+API_KEY = "e2b_" + "0" * 40
 
 ROOT = Path(__file__).parents[2]
+MODULES = ("e2b", "uvicorn", "starlette", "jupyter_client", "ipykernel")
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,10 @@ def problem() -> str | None:
     """Why the stand-in cannot run here, or None."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "the E2B stand-in needs root on Linux: every sandbox gets namespaces of its own"
+    tools = [name for name in ("ip", "iptables", "bash") if shutil.which(name) is None]
+    modules = [name for name in MODULES if importlib.util.find_spec(name) is None]
+    if tools or modules:
+        return f"the E2B stand-in lacks {', '.join(tools + modules)}"
     return None
 
 
