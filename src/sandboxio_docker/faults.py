@@ -63,11 +63,12 @@ class Fault(Enum):
 
 _TABLE: Final[tuple[tuple[str, Fault], ...]] = (
     # Whole sentences first: what follows in them is a name of the user's and may say anything.
-    (r"^could not find the file", Fault.NO_SUCH_PATH),
+    (r"^could not find the file|^no such file or directory$", Fault.NO_SUCH_PATH),
     (r"^no such image", Fault.NO_SUCH_IMAGE),
     (r"^no such container", Fault.NO_SUCH_CONTAINER),
     (r"^no such exec|no such exec session", Fault.NO_SUCH_EXEC),
     (r"name \S+ is already in use", Fault.NAME_IN_USE),
+    (r"cannot remove .* running", Fault.CONFLICT),
     (r"client version .* is too (old|new)|API version .* is not supported", Fault.API_VERSION),
     (
         r"no matching manifest for|does not match the specified platform|image operating system",
@@ -92,7 +93,10 @@ _TABLE: Final[tuple[tuple[str, Fault], ...]] = (
     (r"unable to find (user|group)|no matching entries in (passwd|group)", Fault.NO_SUCH_USER),
     (r"interrupted system call", Fault.START_INTERRUPTED),
     (r"resource temporarily unavailable|pids? limit", Fault.NO_PROCESSES),
-    (r"chdir to cwd|current working directory|working directory .* (invalid|not)", Fault.NO_SUCH_FOLDER),
+    (
+        r"chdir to cwd| workdir: |current working directory|working directory .* (invalid|not)",
+        Fault.NO_SUCH_FOLDER,
+    ),
     (r"read-only file system|is marked read-only", Fault.READ_ONLY),
     (r"executable file .*not found|exec: .*: no such file|stat .*: no such file", Fault.NO_SUCH_PROGRAM),
     (r"exec: .*: is a directory|exec format error|: is a directory: unknown", Fault.NOT_EXECUTABLE),

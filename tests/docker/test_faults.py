@@ -23,7 +23,14 @@ TEXTS = [
     (404, 'no container with name or ID "x" found: no such container', Fault.NO_SUCH_CONTAINER),  # Podman
     (404, "No such exec instance: 1f2e", Fault.NO_SUCH_EXEC),
     (404, "Could not find the file /no space left on device in container x", Fault.NO_SUCH_PATH),
+    (404, "no such file or directory", Fault.NO_SUCH_PATH),  # Podman
     (404, "page not found", Fault.NOT_FOUND),
+    (
+        500,
+        "cannot remove container 1f as it is running - running or paused: container state improper",  # Podman
+        Fault.CONFLICT,
+    ),
+    (500, "creating container 1f workdir: mkdir /x/merged/etc/passwd: not a directory", Fault.NO_SUCH_FOLDER),
     (409, 'Conflict. The container name "/x" is already in use by container "1f".', Fault.NAME_IN_USE),
     (500, 'the container name "x" is already in use by 1f2e.', Fault.NAME_IN_USE),  # Podman
     (409, "removal of container x is already in progress", Fault.REMOVING),
