@@ -43,6 +43,8 @@ DRAIN: Final = 0.1
 """Seconds of silence after the end of a command in which its last output must arrive."""
 DRAIN_MOST: Final = 16 << 20
 """Bytes that a background child may add meanwhile before the run is over all the same."""
+SEND_PATIENCE: Final = 0.5
+"""Seconds in which a piece of stdin must be taken before the engine is asked whether anybody reads it."""
 UNSENT: Final = 0.3
 """Seconds after which a start that the engine does not know counts as never sent."""
 HELPER_OUTPUT: Final = 1 << 16
@@ -203,17 +205,23 @@ class ExecRun(Execution):
             await self.send(None)
 
     async def send(self, data: memoryview | bytes | None) -> bool:
-        """A piece of stdin, None for its end; False if the program reads no more."""
+        """A piece of stdin, None for its end; False if the program reads no more.
+
+        An engine may neither read on nor close after the program's end; then its state tells.
+        """
         if self._stream is None:
             return False
+        rest = data
         try:
-            if data is None:
-                await self._stream.half_close()
-            else:
-                await self._stream.send(data)
+            while self._final is None:
+                with anyio.move_on_after(SEND_PATIENCE):
+                    await (self._stream.half_close() if rest is None else self._stream.send(rest))
+                    return True
+                rest = None if data is None else b""  # the connection keeps what is unsent
+                await self._ask()
         except EngineUnavailable:
-            return False  # it has ended; its output and exit code say why
-        return True
+            pass  # it has ended; its output and exit code say why
+        return False
 
     async def receive(self) -> OutputChunk | None:
         """The next piece of output, None at the end."""
@@ -286,9 +294,13 @@ class ExecRun(Execution):
                 return
             if self._host.closed:
                 raise killed_here() from error
-            if await self._host.ending.ended():
-                raise await self._host.ending.explained() from error
-            raise
+            await self._ask()  # a command that ends without reading all its stdin resets the connection
+            if self._final is None:
+                if await self._host.ending.ended():
+                    raise await self._host.ending.explained() from error
+                raise
+            self._eof = True
+            return
         if data:
             self._quiet = QUIET_FIRST
             self._late += len(data) if self._final is not None else 0

@@ -209,6 +209,38 @@ async def test_a_failure_of_the_engine_is_no_result(
             await collect(ExecRun(host, ["true"]))
 
 
+async def test_a_command_that_reads_only_a_part_of_its_stdin(tmp_path: Path) -> None:
+    """The engine closes with unread bytes, which resets the connection; what was printed counts."""
+
+    async def closes(connection: Connection, request: Request) -> None:
+        await connection.send(UPGRADED + frame(2, b"disk full\n"))
+        connection.sock.close()
+
+    async with world(tmp_path) as (fake, host):
+        fake.script("POST", "/exec/E/start", closes)
+        fake.script("GET", "/exec/E/json", sends(ended(1)))
+        run = ExecRun(host, ["head"], stdin=bytes(1 << 20))
+        assert await collect(run) == (Exit(1), b"", b"disk full\n")
+
+
+async def test_an_engine_that_stops_reading_after_the_end(tmp_path: Path) -> None:
+    """Docker 20.10 now and then neither reads on nor closes when the program has ended."""
+
+    async def stalls(connection: Connection, request: Request) -> None:
+        await connection.send(UPGRADED + frame(2, b"disk full\n"))
+        await connection.closed_by_client.wait()
+
+    async with world(tmp_path) as (fake, host):
+        fake.script("POST", "/exec/E/start", stalls)
+        fake.script("GET", "/exec/E/json", sends(answer(200, RUNS)), sends(ended(1)))
+        run = ExecRun(host, ["head"], stdin=bytes(8 << 20))
+        with anyio.move_on_after(10) as scope:
+            assert await collect(run) == (Exit(1), b"", b"disk full\n")
+        assert not scope.cancelled_caught
+        for connection in list(fake.open):
+            connection.closed_by_client.set()
+
+
 async def test_an_ambiguous_failure_is_never_repeated(tmp_path: Path) -> None:
     """Case 46: the connection broke after the start was sent; the command may have run."""
 
