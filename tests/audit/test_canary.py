@@ -18,7 +18,7 @@ import anyio
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from sandboxio import NetworkPolicy, OutputChunk, Resources
+from sandboxio import NetworkPolicy, OutputChunk, Resources, SandboxGone
 from sandboxio._record import OperationRecord
 from sandboxio._redact import Redactor
 from sandboxio.adapter import BaseSandbox
@@ -192,6 +192,8 @@ async def test_an_operation(
         await sandbox.kill()
 
     assert bool(surfaces.raised) == (end != "yes")
+    await attempt(surfaces, lambda: sandbox.run(["again"]), end="yes", far=far)
+    assert isinstance(surfaces.raised[-1], SandboxGone), "which tells why"
     expected = ["create", event, "kill"][: 2 if end == "gone" else 3]  # what is gone is not killed
     assert [each.event for each in surfaces.recorded.events] == expected
     assert [each.event for each in surfaces.behind_queue.events] == expected
