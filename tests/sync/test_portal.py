@@ -225,3 +225,27 @@ def test_a_fork_is_told(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None
     portal.close()
     monkeypatch.undo()
     portal.call(anyio.lowlevel.checkpoint)
+
+
+def test_the_end_waits_for_a_call_that_is_just_being_handed_over(
+    portal: Portal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Handed to a loop that is past its last round, it would wait for ever."""
+    monkeypatch.setattr(_portal, "_ENTRY_BOUND", 30.0)
+    token = object()
+    portal._loop._entering.add(token)
+    portal.release()
+    portal._loop.thread.join(0.2)
+    assert portal._loop.thread.is_alive()
+    portal._loop._entering.discard(token)
+    portal._loop.thread.join(5)
+    assert not portal._loop.thread.is_alive()
+
+
+def test_the_end_does_not_wait_for_ever_for_one_that_was_interrupted(
+    portal: Portal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_portal, "_ENTRY_BOUND", 0.1)
+    portal._loop._entering.add(object())
+    portal.close()
+    assert not portal._loop.thread.is_alive()
