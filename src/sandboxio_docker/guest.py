@@ -275,8 +275,9 @@ class Marks:
 
     In the instant between start and the second limit a process may fork: such a child still has the
     guest's own LOCKS, ``self.last``. Every run up to what its RTTIME names claims it, so it hides from
-    nothing. For the innocent among them ``early_children`` looks, and those that are still in the run's
-    session, which nobody can join from outside, get their second limit.
+    nothing. The innocent among them are told by their session, which nobody can join from outside, as long
+    as its leader, the main process of the run, is not collected: right after the start, before every kill,
+    and when the main process has ended, by when every fork of its own has come to its end, too.
 
     Guests beside each other use ranges that do not overlap.
     """
@@ -611,12 +612,22 @@ class Killer:
     at once: kill(-1) is one step for the kernel. Only process 1 may do that; its namespace is its own.
     """
 
-    def __init__(self, marks: Marks) -> None:
+    def __init__(self, marks: Marks, mains: dict[int, Run]) -> None:
         self.marks = marks
+        self.mains = mains
         self.jobs: list[Kill] = []
 
     def begin(self, job: Kill) -> None:
         self.jobs.append(job)
+
+    def whose(self, pid: int) -> tuple[int, int] | None:
+        """Mark a process that lacks its second mark as the run's whose session it is in."""
+        process = look(pid)
+        run = self.mains.get(process.session) if process else None
+        if run is None:
+            return None
+        self.marks.pin(pid, run.mark)
+        return run.mark, run.mark
 
     def members(self, jobs: list[Kill]) -> Iterator[tuple[int, Kill]]:
         """The numbers of the processes of these runs, living or not."""
@@ -625,6 +636,8 @@ class Killer:
             return
         for pid in all_pids():
             span = self.marks.read(pid)
+            if span and not span[0]:
+                span = self.whose(pid) or span
             for job in jobs if span else ():
                 if job.claims(span):
                     yield pid, job
@@ -1080,14 +1093,13 @@ class Guest:
         self.spawner = spawner
         self.watch = watch
         self.oom = OomCounter()
-        self.killer = Killer(marks)
         self.parts: dict[int, list[bytes]] = {}
         self.runs: dict[int, Run] = {}
-        self.mains: dict[int, Run] = {}
+        self.mains: dict[int, Run] = {}  # by their main process, until that is collected
+        self.killer = Killer(marks, self.mains)
         self.over: dict[int, int] = {}  # marks of ended runs, oldest first
         self.jobs: dict[int, Job] = {}
         self.ready: dict[int, Job] = {}
-        self.fresh: list[Run] = []  # started a moment ago
         self.resting: list[Leftover] = []
         self.leftovers = 0
         self.resume_at = 0.0
@@ -1204,7 +1216,7 @@ class Guest:
         except (OSError, ValueError) as error:
             self.link.fail(op, SYSTEM, getattr(error, "errno", None) or errno.EINVAL)
         else:
-            self.runs[op] = self.mains[run.pid] = run
+            self.runs[op] = run
             self.next_deadline = min(self.next_deadline, deadline)
             if flags & 2:
                 self.link.send(STARTED, op, U32.pack(run.pid))
@@ -1247,10 +1259,10 @@ class Guest:
         finally:
             for fd in theirs:
                 os.close(fd)
+        self.mains[run.pid] = run
         self.spawner.settle(run.pid)
         self.marks.pin(run.pid, run.mark)  # last: who lacks this mark may lack the rest, too
         self.look_for_early_children(run)
-        self.fresh.append(run)
         for fd in ours:
             os.set_blocking(fd, False)
         for kind, fd, credit in zip((STDOUT, STDERR), ours, windows):
@@ -1262,12 +1274,10 @@ class Guest:
             run.feed = Feed(run, ours[2])
 
     def look_for_early_children(self, run: Run) -> None:
-        """While the main process is not collected, its session is the run's and nobody else's."""
+        """Give them what they lack. The main process must not be collected yet."""
         for early in self.marks.early_children(run.pid):
             self.spawner.settle(early)
-            process = look(early)
-            if process and process.session == run.pid:
-                self.marks.pin(early, run.mark)
+            self.killer.whose(early)
 
     def start_program(
         self, path: bytes, argv: list[bytes], env: dict[bytes, bytes], fds: tuple[int, int, int]
@@ -1382,13 +1392,17 @@ class Guest:
         """Collect all ended children: mains of runs, and orphans that became ours."""
         while True:
             try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG | WALL)
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT | WALL)
             except ChildProcessError:
                 return
-            if pid == 0:
+            if ended is None:
                 return
-            run = self.mains.pop(pid, None)
+            run = self.mains.get(ended.si_pid)
             if run:
+                self.look_for_early_children(run)
+            _, status, usage = os.wait4(ended.si_pid, WALL)
+            if run:
+                del self.mains[run.pid]
                 self.main_ended(run, status, usage.ru_maxrss)
 
     def main_ended(self, run: Run, status: int, peak: int) -> None:
@@ -1562,11 +1576,6 @@ class Guest:
 
     def work(self, now: float) -> None:
         """What is due: deadlines, kills, file operations, background output."""
-        if self.fresh:  # a fork that was under way at the first look has its number now
-            for run in self.fresh:
-                if run.status is None:
-                    self.look_for_early_children(run)
-            self.fresh.clear()
         if now >= self.next_deadline:
             self.check_deadlines(now)
         if self.killer.jobs:
