@@ -275,9 +275,9 @@ class Marks:
 
     In the instant between start and the second limit a process may fork: such a child still has the
     guest's own LOCKS, ``self.last``. Every run up to what its RTTIME names claims it, so it hides from
-    nothing. The innocent among them are told by their session, which nobody can join from outside, as long
-    as its leader, the main process of the run, is not collected: right after the start, before every kill,
-    and when the main process has ended, by when every fork of its own has come to its end, too.
+    nothing. The innocent among them are told by their session or their parents', which nobody can join from
+    outside, as long as its leader, the main process of the run, is not collected: right after the start,
+    before every kill, and when the main process has ended, by when every fork of its own is done, too.
 
     Guests beside each other use ranges that do not overlap.
     """
@@ -621,13 +621,17 @@ class Killer:
         self.jobs.append(job)
 
     def whose(self, pid: int) -> tuple[int, int] | None:
-        """Mark a process that lacks its second mark as the run's whose session it is in."""
+        """Mark a process that lacks its second mark as the run's that it descends from, if that shows."""
         process = look(pid)
-        run = self.mains.get(process.session) if process else None
-        if run is None:
-            return None
-        self.marks.pin(pid, run.mark)
-        return run.mark, run.mark
+        for _ in range(20):
+            if process is None:
+                break
+            run = self.mains.get(process.session)
+            if run:
+                self.marks.pin(pid, run.mark)
+                return run.mark, run.mark
+            process = look(process.parent)
+        return None
 
     def members(self, jobs: list[Kill]) -> Iterator[tuple[int, Kill]]:
         """The numbers of the processes of these runs, living or not."""
