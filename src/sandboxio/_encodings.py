@@ -110,6 +110,10 @@ def _repr_bytes(value: str) -> str:
     return repr(b'"' + data)[3:-1] if b"'" in data else repr(data)[2:-1]
 
 
+def _repr_bytes_quotes_bare(value: str) -> str:
+    return _repr_bytes(value).replace("\\'", "'")
+
+
 def _shell_quoted(value: str) -> str:
     """Inside the single quotes of Python's ``shlex.quote``."""
     return value.replace("'", "'\"'\"'")
@@ -137,6 +141,7 @@ _ESCAPES: tuple[Callable[[str], str], ...] = (
     _repr,
     _repr_quotes_bare,
     _repr_bytes,
+    _repr_bytes_quotes_bare,
     _shell_quoted,
     _shell_quoted_bare,
     _shell_double_quoted,

@@ -18,6 +18,7 @@ SECRETS = [
     'it\'s "quoted" $HOME `x` \\ ~',
     "schlüssel-für-ärger",
     "two words",
+    "it's über",
     "tab\tand\x01control",
     "abcd",
 ]
