@@ -12,7 +12,12 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+# What uvicorn would import on its first request: the libraries may lie in a folder that the jail hides.
 import uvicorn
+import uvicorn.lifespan.off
+import uvicorn.logging
+import uvicorn.loops.asyncio
+import uvicorn.protocols.http.h11_impl
 from e2b.envd.filesystem.filesystem_connect import FilesystemASGIApplication
 from e2b.envd.process.process_connect import ProcessASGIApplication
 from starlette.applications import Starlette
