@@ -18,7 +18,11 @@ EXTRAS = ("docker", "e2b", "trio", "otel")
 
 # pytest 9.2 renamed what the pytest plugin of old anyio imports; the tests' OpenTelemetry SDK
 # and the API go together.
-TOOLS = ["pytest<9.2", "opentelemetry-sdk==1.39.1"]
+TOOLS = [
+    "pytest<9.2",
+    "opentelemetry-sdk==1.39.1",
+    "opentelemetry-exporter-otlp-proto-http==1.39.1",
+]
 
 
 def lowest() -> list[str]:
