@@ -40,6 +40,8 @@ MASKED_WHOLE: dict[str, Encoding] = {
         .replace("<", "\\u003c")
         .replace(">", "\\u003e")
         .replace("&", "\\u0026")
+        .replace("\u2028", "\\u2028")
+        .replace("\u2029", "\\u2029")
     ),
     "shell": lambda value: shlex.quote("[" + value)[2:-1],
     "repr": lambda value: repr([value])[2:-2],
