@@ -6,6 +6,7 @@ The key is sent in a header and nowhere else, and no header is ever part of a me
 from __future__ import annotations
 
 import json
+import os
 from typing import Any, Final, cast
 
 import httpx
@@ -125,8 +126,16 @@ def unreachable(cause: Exception, what: str, *, creating: bool, url: str) -> San
     """Nothing came back from the control plane, or nothing that makes sense."""
     return _family(creating)(
         f"{what}: {url} cannot be used: {cause}.",
-        hint="Check the network, and E2B_DOMAIN and E2B_API_URL if they are set.",
+        hint=f"Check the network, and E2B_DOMAIN and E2B_API_URL if they are set.{_about_proxies()}",
     )
+
+
+def _about_proxies() -> str:
+    """A word on a proxy that the environment names, for the adapter connects directly."""
+    names = [
+        name for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy") if os.environ.get(name)
+    ]
+    return f" {names[0]} is set and not used: E2B must be reachable without a proxy." if names else ""
 
 
 def _family(creating: bool) -> type[CreationError | ConnectError]:

@@ -122,12 +122,30 @@ async def test_what_is_no_host_is_refused_before_anything(
     assert standin.requests == []
 
 
-async def test_an_allowlist_brings_the_rule_that_the_provider_wants(
-    backend: E2BBackend, standin: StandInProcess
+@pytest.mark.parametrize(
+    ("policy", "internet", "rules"),
+    [
+        (NetworkPolicy(), False, {}),
+        (NetworkPolicy(egress="allow"), True, {}),
+        # Names in allowOut need 0.0.0.0/0 in denyOut, or E2B refuses.
+        (
+            NetworkPolicy(allow=("example.org", "*.example.org", "192.0.2.0/24", "2001:db8::1")),
+            True,
+            {
+                "allowOut": ["example.org", "*.example.org", "192.0.2.0/24", "2001:db8::1"],
+                "denyOut": ["0.0.0.0/0"],
+            },
+        ),
+    ],
+)
+async def test_the_policy_is_part_of_the_creation(
+    backend: E2BBackend, policy: NetworkPolicy, internet: bool, rules: dict[str, list[str]]
 ) -> None:
-    """Names in allowOut need 0.0.0.0/0 in denyOut, or E2B refuses."""
-    allow = ("example.org", "*.example.org", "192.0.2.0/24", "2001:db8::1")
-    await (await backend.create(template="base", network=NetworkPolicy(allow=allow))).kill()
+    async with await backend.create(template="base", network=policy) as sandbox:
+        plane = ControlPlane(read_settings())
+        stored = (await plane._client.request("GET", f"/sandboxes/{sandbox.id}")).json()
+        assert (stored["allowInternetAccess"], stored["network"]) == (internet, rules)
+        assert (await plane.connect(sandbox.id)).traffic_token, "ports are closed to the world"
 
 
 async def test_reserved_labels_are_refused(backend: E2BBackend) -> None:

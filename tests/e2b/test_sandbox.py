@@ -161,6 +161,14 @@ async def test_a_cancelled_run_is_over_soon(standin: StandInProcess) -> None:
             raise AssertionError(f"a cancel at 0.5 s took {took:g} s")
 
 
+async def test_a_stream_under_which_the_sandbox_goes_says_so(standin: StandInProcess) -> None:
+    async with a_sandbox() as sandbox, sandbox.stream("echo so far; sleep 987") as process:
+        assert (await process.__anext__()).data == b"so far\n"
+        await sandbox._place.control.kill(sandbox.id)
+        with pytest.raises(SandboxGone, match="has ended"):
+            await process.wait()
+
+
 async def test_a_run_that_cannot_be_killed_ends_the_sandbox(
     standin: StandInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,6 +271,22 @@ async def test_code_cancelled_at_any_await_leaves_no_interpreter(standin: StandI
             assert left == [], f"left at await {outcome.point}"
 
         assert await sweep(lambda: sandbox.run_code("print(1)"), check) >= 6
+
+
+async def test_an_interpreter_whose_answer_is_late_is_ended(standin: StandInProcess) -> None:
+    """It runs already, and the cancelled call does not know its name yet."""
+    async with code_sandbox() as sandbox:
+        await sandbox._place.working_folder()
+        standin.fault("POST /contexts", "delay", seconds=1.5, late=True)
+
+        async def begun() -> bool:
+            return bool(await processes(sandbox, "ipykernel_launcher"))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(sandbox.run_code, "print(1)")
+            await until(begun, "an interpreter starts")
+            group.cancel_scope.cancel()
+        assert await processes(sandbox, "ipykernel_launcher") == []
 
 
 async def test_a_template_without_an_interpreter_says_so(standin: StandInProcess) -> None:

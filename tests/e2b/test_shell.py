@@ -129,7 +129,10 @@ while time.monotonic() < end:
     os.setsid()
 """
 DEAF = "trap '' TERM INT HUP QUIT; echo $$ >\"$0\"; while :; do sleep 300; done"
-LOWERS = 'ulimit -x 5; ulimit -R 5; echo $$ >"$0"; sleep 300; :'
+LOWERS = """
+(ulimit -x 5; ulimit -R 5; setsid sh -c 'echo $$ >"$0"; exec sleep 300' "$0" &)
+sleep 300; :
+"""
 STOPPED = 'echo $$ >"$0"; kill -STOP $$; sleep 300'
 
 
@@ -177,7 +180,7 @@ def begin(mark: Mark, command: list[str]) -> subprocess.Popen[bytes]:
         ["bash", "-c", LOWERS],
         ["bash", "-c", STOPPED],
     ],
-    ids=["a daemon without environment", "forks on and on", "deaf", "lowers its limits", "stopped"],
+    ids=["a daemon without environment", "forks on and on", "deaf", "a daemon with lower limits", "stopped"],
 )
 def test_a_kill_finds_whatever_a_run_became(command: list[str], started: tuple[Mark, Path]) -> None:
     mark, path = started
