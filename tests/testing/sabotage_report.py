@@ -10,7 +10,7 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--sabotage-report", help="file for one line a test: fake, test, outcome")
+    parser.addoption("--sabotage-report", help="file for one line a test: fake, test, loop, outcome, why")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,7 +48,8 @@ class Outcomes:
             _, fake, test = report.nodeid.rsplit("::", 2)
             name, _, parameters = test.partition("[")
             loop = "trio" if "trio" in parameters else "asyncio" if "asyncio" in parameters else "none"
-            self._file.write(json.dumps([fake, name, loop, report.outcome]) + "\n")
+            why = str(report.longrepr)[-800:] if report.failed else ""
+            self._file.write(json.dumps([fake, name, loop, report.outcome, why]) + "\n")
 
     def pytest_unconfigure(self) -> None:
         self._file.close()

@@ -17,7 +17,7 @@ class Context:
     """Surroundings of one program.
 
     ``start`` makes another process of the same run: a background child. ``variables`` are the names of
-    an interpreter's context.
+    an interpreter's context. ``stdin`` is None where it is a folder, which can be opened but not read.
     """
 
     tree: Tree
@@ -26,7 +26,7 @@ class Context:
     env: dict[str, str]
     start: Callable[[Program, str, dict[str, str]], None]
     cwd: str = HOME
-    stdin: bytes = b""
+    stdin: bytes | None = b""
     variables: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def but(self, **changes: Any) -> Context:

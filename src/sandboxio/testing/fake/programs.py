@@ -137,7 +137,10 @@ def cat(arguments: Arguments, context: Context) -> Program:
     status = 0
     for name in arguments or ("-",):
         if name == "-":
-            yield from _pieces(context.stdin)
+            if context.stdin is None:
+                yield err("cat: -: Is a directory\n")
+                status = 1
+            yield from _pieces(context.stdin or b"")
             continue
         try:
             node = context.tree.find(name, context.cwd)

@@ -72,7 +72,7 @@ def _sh(arguments: Arguments, context: Context) -> Program:
             return fixed(2, err(f"sh: 0: cannot open {rest[0]}: {error.strerror}\n"))
         return shell(text, context, tuple(rest))
     if not rest:
-        return shell(context.stdin.decode("utf-8", "surrogateescape"), context)
+        return shell((context.stdin or b"").decode("utf-8", "surrogateescape"), context)
     return fixed(2, err(f"sh: 0: Illegal option {rest[0]}\n"))
 
 
@@ -330,9 +330,11 @@ def _run_command(command: _Command, state: _State) -> Program:
     return (yield from _routed(program, to))
 
 
-def _input(name: str, context: Context) -> bytes:
+def _input(name: str, context: Context) -> bytes | None:
     node = context.tree.find(name, context.cwd)
-    return context.tree.read(name, context.cwd) if isinstance(node, (File, Folder)) else b""
+    if isinstance(node, Folder):
+        return None
+    return node.data if isinstance(node, File) else b""
 
 
 def _opened(name: str, context: Context, *, append: bool) -> Sink:

@@ -45,7 +45,7 @@ class FakeTransfer:
 
     async def list_folder(self, path: str) -> list[FileInfo]:
         await self._reached("file_list", path)
-        with _named_failures():
+        with _named_failures(listing=True):
             return [
                 FileInfo(found, len(node.data) if isinstance(node, File) else 0, isinstance(node, Folder))
                 for found, node in self._machine.tree.entries(path)
@@ -68,13 +68,13 @@ class FakeTransfer:
 
 
 @contextmanager
-def _named_failures() -> Generator[None]:
-    """Turn the numbers of Linux into errors of sandboxio."""
+def _named_failures(*, listing: bool = False) -> Generator[None]:
+    """Turn the numbers of Linux into errors of sandboxio; there is nothing below a file but to list it."""
     try:
         yield
     except OSError as error:
         path = error.filename
-        if error.errno == errno.ENOENT:
+        if error.errno == errno.ENOENT or (error.errno == errno.ENOTDIR and not listing):
             raise PathNotFound(f"{path!r} does not exist in the sandbox.") from error
         raise _failure(error.errno or 0, str(path), error.strerror or "") from error
 
