@@ -50,7 +50,7 @@ def derived(base: str, kind: str, *changes: str, script: str = "true") -> Genera
         assert ended["StatusCode"] == 0, ended
         repo, _, tag = name.partition(":")
         clean = ("ENTRYPOINT []", "CMD []", "ENV LC_ALL=C")
-        ask("POST", "/commit", container=container, repo=repo, tag=tag, changes=(*clean, *changes))
+        ask("POST", "/commit", {}, container=container, repo=repo, tag=tag, changes=(*clean, *changes))
     finally:
         ask("DELETE", f"/containers/{container}", force="1", v="1")
     with removed(name):

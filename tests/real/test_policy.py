@@ -1,0 +1,157 @@
+"""The walls of a sandbox, seen from inside and from outside."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import anyio
+import pytest
+
+from sandboxio import NetworkPolicy, Resources
+from sandboxio.errors import SandboxError
+from sandboxio_docker import DockerBackend
+from sandboxio_docker.sandbox import DockerSandbox
+
+from .images import ask
+from .test_lifecycle import held
+
+pytestmark = pytest.mark.engine
+
+
+async def test_privileges_seen_from_inside(sandbox: DockerSandbox) -> None:
+    """No capability, nothing to be gained by setuid, a system call filter."""
+    status = (await sandbox.run(["cat", "/proc/self/status"])).stdout
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert int(fields[name], 16) == 0, name
+    assert fields["NoNewPrivs"] == "1"
+    assert fields["Seccomp"] == "2"
+
+
+async def test_walls_seen_from_outside(sandbox: DockerSandbox) -> None:
+    found = await sandbox.native.inspect()
+    host: dict[str, Any] = found["HostConfig"]
+    assert host["NetworkMode"] == "none"
+    assert host["CapDrop"] == ["ALL"]
+    assert host["PidsLimit"] == 512
+    assert (host["Memory"], host["MemorySwap"]) == (512 << 20, 512 << 20)
+    assert host["NanoCpus"] == 10**9
+    assert not host["Privileged"]
+    assert not host["Binds"]
+    assert host["LogConfig"]["Type"] == "none"
+    assert found["Config"]["Tty"] is False
+
+
+LEAVE = """
+import socket, time
+began = time.monotonic()
+def tried(what):
+    try:
+        what()
+    except OSError:
+        return
+    print('OPEN')
+def connect(family, address):
+    s = socket.socket(family, socket.SOCK_STREAM)
+    s.settimeout(2)
+    s.connect(address)
+def datagram(address):
+    socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', address)
+tried(lambda: connect(socket.AF_INET, (HOST, PORT)))
+tried(lambda: datagram((HOST, PORT)))
+tried(lambda: connect(socket.AF_INET6, ('::ffff:' + HOST, PORT)))
+tried(lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP))
+tried(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
+tried(lambda: socket.gethostbyname('exfiltration.invalid'))
+print(socket.gethostbyname('localhost'), round(time.monotonic() - began) < 5)
+"""
+
+
+async def test_nothing_leaves(sandbox: DockerSandbox) -> None:
+    """Case 72: TCP, UDP, IPv6, raw sockets and names, towards this machine's side of the bridge."""
+    config = json.loads(ask("GET", "/networks/bridge"))["IPAM"]["Config"][0]
+    address = config.get("Gateway") or config["Subnet"].replace(".0.0/16", ".0.1")
+    code = LEAVE.replace("HOST", repr(address)).replace("PORT", "9")
+    result = await sandbox.run_code(code)
+    assert (result.stdout, result.stderr) == ("127.0.0.1 True\n", "")
+    devices = (await sandbox.run(["cat", "/proc/net/dev"])).stdout
+    assert [line.split(":")[0].strip() for line in devices.splitlines()[2:]] == ["lo"]
+
+
+async def test_loopback_works_inside(sandbox: DockerSandbox) -> None:
+    code = (
+        "import socket\n"
+        "s = socket.create_server(('127.0.0.1', 0))\n"
+        "c = socket.create_connection(('localhost', s.getsockname()[1]))\n"
+        "print('connected')\n"
+    )
+    assert (await sandbox.run_code(code)).stdout == "connected\n"
+
+
+async def test_egress_is_given_where_it_is_asked_for(backend: DockerBackend) -> None:
+    network = NetworkPolicy(egress="allow")
+    async with await backend.create(network=network, timeout=60) as sandbox:
+        devices = (await sandbox.run(["cat", "/proc/net/dev"])).stdout
+        assert "eth0" in devices
+
+
+async def test_more_than_the_engine_has(docker_image: str) -> None:
+    """Case 76."""
+    cpus = json.loads(ask("GET", "/info"))["NCPU"]
+    with pytest.raises(SandboxError, match=f"only {cpus} CPUs"):
+        await DockerBackend(image=docker_image).create(
+            resources=Resources(cpu=cpus + 4), metadata={"test": "cpus"}
+        )
+    assert not held("cpus")
+
+
+async def test_cpu_cap_is_in_force(backend: DockerBackend) -> None:
+    async with await backend.create(resources=Resources(cpu=0.5), timeout=60) as sandbox:
+        spin = (
+            "import time\nend = time.time() + 1.5\nwhile time.time() < end: pass\nprint(time.process_time())"
+        )
+        used = float((await sandbox.run_code(spin)).stdout)
+        assert used < 1.2
+
+
+def forms(secret: str) -> list[bytes]:
+    """How a secret might be written."""
+    raw = secret.encode()
+    return [raw, base64.b64encode(raw).rstrip(b"="), quote(secret).encode(), raw.hex().encode()]
+
+
+async def test_a_secret_is_nowhere_to_be_seen(docker_image: str, channel: Any) -> None:
+    """Cases 77 and 79: no command line of this machine, no label, no inspect, no event, no repr."""
+    secret = "s3cr3t-0123456789abcdef"
+    backend = DockerBackend(image=docker_image, channel=channel)
+    async with await backend.create(secrets={"TOKEN": secret}, timeout=60) as sandbox:
+        async with anyio.create_task_group() as tasks:
+
+            async def use() -> None:
+                result = await sandbox.run("echo $TOKEN; sleep 1", env={"API_KEY": secret})
+                assert result.stdout == f"{secret}\n"
+
+            tasks.start_soon(use)
+            await anyio.sleep(0.6)
+            lines = b""
+            for process in Path("/proc").glob("[0-9]*/cmdline"):
+                try:
+                    lines += process.read_bytes()
+                except OSError:
+                    continue
+            ids = json.loads(ask("GET", f"/containers/{sandbox.id}/json"))
+            seen = json.dumps(ids).encode()
+            for exec_id in ids["ExecIDs"] or ():
+                seen += ask("GET", f"/exec/{exec_id}/json")
+            seen += ask("GET", "/events", since="1", until=f"{time.time():.0f}")
+        for form in forms(secret):
+            assert form not in lines
+            assert form not in seen
+            assert form not in repr((sandbox, backend)).encode()
+        inside = await sandbox.run("cat /proc/1/environ 2>/dev/null; ls -la /work /tmp; true")
+        assert secret not in inside.stdout
