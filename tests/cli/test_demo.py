@@ -155,6 +155,7 @@ def died(last: str, code: int = 1) -> ExecResult:
 UNREACHABLE = died("urllib.error.URLError: <urlopen error [Errno 101] Network is unreachable>")
 REFUSED = died("urllib.error.URLError: <urlopen error [Errno 111] Connection refused>")
 FORBIDDEN = died("urllib.error.URLError: <urlopen error [Errno 1] Operation not permitted>")
+RESET = died("ConnectionResetError: [Errno 104] Connection reset by peer")
 CLOSED = died("http.client.RemoteDisconnected: Remote end closed connection without response")
 SILENT = died("urllib.error.URLError: <urlopen error timed out>")
 ANSWERED = died("urllib.error.HTTPError: HTTP Error 403: Forbidden")
@@ -179,6 +180,7 @@ CONNECTED = ExecResult(0, "200\n", "")
         (REFUSED, BRIDGE, "denied"),
         (FORBIDDEN, BRIDGE, "denied"),
         (CLOSED, BRIDGE, "denied"),
+        (RESET, BRIDGE, "denied"),
         # a way out, and what an open network shows too: no pass
         (SILENT, BRIDGE, "unproven"),
         (UNREACHABLE, BRIDGE, "unproven"),

@@ -267,6 +267,16 @@ def test_dropped_without_close_it_ends_and_says_so(world: World) -> None:
     assert not world.sandboxes
 
 
+def test_dropped_after_kill_it_has_nothing_to_say(world: World) -> None:
+    sandbox = sandboxio.create_sync("scripted://")
+    sandbox.kill()
+    del sandbox  # a ResourceWarning would be an error here
+    deadline = time.monotonic() + 5
+    while portal_threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not portal_threads()
+
+
 def test_its_parts_keep_it_alive(host: str) -> None:
     files = sandboxio.create_sync(host).files
     gc.collect()

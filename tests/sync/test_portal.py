@@ -171,6 +171,14 @@ def test_after_the_end_a_call_says_so(portal: Portal) -> None:
         portal.call(anyio.lowlevel.checkpoint)
 
 
+def test_a_loop_that_ended_under_the_call_is_no_untyped_error(portal: Portal) -> None:
+    portal.close()
+    portal._loop._closing = False  # as the caller saw it an instant before
+    with pytest.raises(SandboxGone) as raised:
+        portal.call(anyio.lowlevel.checkpoint)
+    assert isinstance(raised.value.__cause__, RuntimeError)
+
+
 def test_released_it_does_its_last_work_by_itself(portal: Portal) -> None:
     done = threading.Event()
 
