@@ -1784,9 +1784,13 @@ def own_environment() -> dict[bytes, bytes]:
 def prctl(option: int, value: int = 0) -> int:
     """What prctl(2) answers, which only C can call: -1 if it failed or this Python has no way to C."""
     try:
-        ctypes: Any = __import__("_ctypes")  # the module `ctypes` around it takes ten times as long
-        function = ctypes.dlsym(ctypes.dlopen(None, 2), "prctl")
-        return int(ctypes.call_function(function, (option, value, 0, 0, 0)))
+        try:
+            c: Any = __import__("_ctypes")  # the module around it takes ten times as long to load
+            function = c.dlsym(c.dlopen(None, 2), "prctl")
+            return int(c.call_function(function, (option, value, 0, 0, 0)))
+        except AttributeError:  # these names are nobody's promise
+            c = __import__("ctypes")
+            return int(c.CDLL(None).prctl(option, value, 0, 0, 0))
     except (ImportError, AttributeError, OSError):
         return -1
 

@@ -32,6 +32,8 @@ NO_SETSID = without(
     )
 )
 NO_C = without(('__import__("_ctypes")', '__import__("no_such_module")'))
+# As with a Python that names these things otherwise.
+OTHER_C = without(("c.call_function(function", "c.no_such_function(function"))
 
 
 @pytest.mark.parametrize("mode", ["daemons", "deaf", "stopped", "zombies", "vforks", "threads"])
@@ -72,6 +74,10 @@ def test_a_python_without_a_way_to_c_says_that_it_is_not_hidden(guest: Guests) -
     client = guest(program=NO_C)
     assert Trait.HIDDEN not in client.hello().traits
     assert client.run("echo", "works")[1] == b"works\n"
+
+
+def test_the_way_to_c_that_is_promised_will_do(guest: Guests, python: str) -> None:
+    assert Trait.HIDDEN in guest(python, program=OTHER_C).hello().traits
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may try every user")
