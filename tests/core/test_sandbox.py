@@ -24,8 +24,8 @@ from sandboxio import (
     ResourceLimitExceeded,
     Resources,
     SandboxGone,
+    adapter as adapter_module,
 )
-from sandboxio import adapter as adapter_module
 from sandboxio.adapter import Exit
 
 from .scripted import EVERYTHING, ScriptedBackend, ScriptedSandbox, World
