@@ -34,7 +34,7 @@ from sandboxio.models import (
 
 from .control import ControlPlane, Creation, Order, Placed
 from .diagnose import diagnose
-from .endpoints import KEY_VARIABLE, Settings, read_settings
+from .endpoints import KEY_VARIABLE, Settings, debugging, read_settings
 from .sandbox import CAPABILITIES, E2BSandbox
 
 DEFAULT_TEMPLATE: Final = "code-interpreter-v1"
@@ -86,6 +86,8 @@ class E2BBackend(BaseBackend):
         super().__init__(audit=audit)
         self._recorder = Recorder(self.name, audit, credentials=_keys, loggers=("httpx", "e2b"))
         self._output_limit = output_limit
+        if debugging():
+            self.isolation = IsolationTier.UNKNOWN  # on localhost there may be anything
 
     def configured(self, config: BackendConfig) -> E2BBackend:
         """This backend: an ``E2BConfig`` has no field beyond ``BackendConfig``'s."""
@@ -178,7 +180,6 @@ class E2BBackend(BaseBackend):
             sandbox=sandbox,
             settings=settings,
             control=control,
-            # On localhost there may be anything.
             isolation=IsolationTier.UNKNOWN if settings.debug else self.isolation,
             request=request,
             recorder=self._recorder,

@@ -62,9 +62,14 @@ class CommandRun(Execution):
                 raise ConnectError(f"Sandbox {self._place.sandbox.id} did not say how a command ended.")
             self._take(event)
             code = self._told
+            if code is None and isinstance(event, Ended) and event.exit_code == 127:
+                raise CapabilityNotSupported(
+                    f"Sandbox {self._place.sandbox.id} has no usable /bin/bash, which commands need.",
+                    hint="Use a template built on Debian, or install bash in yours.",
+                )
             if self.exit is None and code is not None:
+                self.exit = Exit(code)
                 await self._linger()
-                self.exit = self.exit or Exit(code)
         return self._chunks.popleft()
 
     def receive_nowait(self) -> OutputChunk | None:
@@ -102,11 +107,6 @@ class CommandRun(Execution):
         elif isinstance(event, Ended):
             for stream, each in self._filters.items():
                 self._add(stream, each.rest())
-            if self._told is None and event.exit_code == 127:
-                raise CapabilityNotSupported(
-                    f"Sandbox {self._place.sandbox.id} has no usable /bin/bash, which commands need.",
-                    hint="Use a template built on Debian, or install bash in yours.",
-                )
             self.exit = Exit(event.exit_code if self._told is None else self._told)
 
     def _add(self, stream: str, data: bytes) -> None:

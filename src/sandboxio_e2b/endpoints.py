@@ -77,7 +77,7 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
             f"{KEY_VARIABLE} holds characters that no key has.",
             hint=f"Copy the key into {KEY_VARIABLE} again.",
         )
-    debug = environ.get("E2B_DEBUG", "").lower() == "true"
+    debug = debugging(environ)
     domain = environ.get("E2B_DOMAIN") or DEFAULT_DOMAIN
     default = "http://localhost:3000" if debug else f"https://api.{domain}"
     return Settings(
@@ -87,6 +87,11 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         sandbox_url=_url(environ, "E2B_SANDBOX_URL"),
         debug=debug,
     )
+
+
+def debugging(environ: Mapping[str, str] = os.environ) -> bool:
+    """True if ``E2B_DEBUG`` points at this machine."""
+    return environ.get("E2B_DEBUG", "").lower() == "true"
 
 
 def _url(environ: Mapping[str, str], name: str) -> str | None:

@@ -12,6 +12,7 @@ import base64
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import BinaryIO, Final
 
@@ -85,6 +86,7 @@ class ProcessStream:
 
     async def receive(self) -> Event | None:
         """The next event, None after the last. A cancelled call loses nothing."""
+        await anyio.lowlevel.checkpoint()  # before anything is taken: a flood lets others run too
         while (event := self.receive_nowait()) is None:
             if self._parser.ended:
                 return None
@@ -93,7 +95,6 @@ class ProcessStream:
                 # A stream without its last frame was cut, by a gateway or by the sandbox's end.
                 raise Broken("the stream ended without its end")
             self._parser.feed(piece)
-        await anyio.lowlevel.checkpoint_if_cancelled()
         return event
 
     def receive_nowait(self) -> Event | None:
@@ -168,7 +169,8 @@ class Envd:
         try:
             while (event := await stream.receive()) is not None:
                 if isinstance(event, Ended):
-                    await stream.drain()
+                    with suppress(Broken):  # the helper has ended and said how
+                        await stream.drain()
                     return event.exit_code, bytes(output["stdout"]), bytes(output["stderr"])
                 if not isinstance(event, Started):
                     output[event.stream] += event.data

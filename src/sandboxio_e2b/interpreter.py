@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import anyio.lowlevel
 import httpx
 
 from . import endpoints
@@ -68,6 +69,7 @@ class CellStream:
 
     async def receive(self) -> Printed | None:
         """The next piece of output, None when the cell has ended. A cancelled call loses nothing."""
+        await anyio.lowlevel.checkpoint()  # before anything is taken: a flood lets others run too
         while (printed := self.cell.next()) is None:
             if self.cell.ended:
                 while await self._exchange.receive() is not None:

@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 import sandboxio
+import sandboxio.registry
 from sandboxio import Capability, IsolationTier, NetworkPolicy, Resources
 from sandboxio.errors import (
     AuthError,
@@ -413,6 +414,19 @@ def test_the_environment_chooses_the_service(monkeypatch: pytest.MonkeyPatch) ->
     assert (one.api_url, one.sandbox_base("i1", 1, "x")) == ("http://a:1", "http://b:2")
     with pytest.raises(ConfigurationError, match="E2B_API_URL"):
         read_settings({**key, "E2B_API_URL": "a:1"})
+
+
+async def test_a_deployment_on_this_machine_claims_no_isolation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("E2B_DEBUG", "true")
+    monkeypatch.setenv("E2B_API_KEY", API_KEY)
+    backend = E2BBackend()
+    assert backend.isolation is IsolationTier.UNKNOWN
+    sandboxio.register("local_e2b", lambda: backend)
+    try:
+        with pytest.raises(ConfigurationError, match="nothing was created"):
+            await sandboxio.create("local_e2b://", require_isolation=IsolationTier.CONTAINER)
+    finally:
+        sandboxio.registry.unregister("local_e2b")
 
 
 # A creation that is broken off

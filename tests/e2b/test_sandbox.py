@@ -183,6 +183,26 @@ async def test_a_run_that_cannot_be_killed_ends_the_sandbox(
             await sandbox.run(["true"])
 
 
+async def test_a_template_without_bash_is_named(standin: StandInProcess) -> None:
+    async with a_sandbox() as sandbox:
+        await sandbox._place.envd.run(Command(["mv", "/bin/bash", "/bin/hidden"], user="root"))
+        with pytest.raises(CapabilityNotSupported, match="/bin/bash"):
+            await sandbox.run(["true"])
+
+
+async def test_a_flood_of_output_lets_others_run(standin: StandInProcess) -> None:
+    """A cancelled reader of a flood stops, and loses nothing that it was not given."""
+    async with a_sandbox() as sandbox, sandbox.stream("seq 200000") as process:
+        text = b""
+        for _ in range(10):
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                text += (await process.__anext__()).data
+            text += (await process.__anext__()).data
+        text += b"".join([chunk.data async for chunk in process])
+        assert text == b"".join(b"%d\n" % number for number in range(1, 200_001))
+
+
 # Code
 
 
