@@ -189,7 +189,7 @@ class _Runner:
                 if handler.name:
                     self._variables[handler.name] = error
                 yield from self.block(handler.body)
-                return 0
+                return 0  # noqa: ASYNC104 - an error of the program in the fake
             raise
         yield from self.block(statement.orelse)
         return 0

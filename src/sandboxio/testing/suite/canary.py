@@ -63,6 +63,6 @@ async def serve(host: str) -> AsyncGenerator[ServedCanary]:
     async with await anyio.create_tcp_listener(local_host=host) as listener:
         canary.port = listener.extra(anyio.abc.SocketAttribute.local_port)  # noqa: S610 - not a database
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(listener.serve, canary.answer)
+            tasks.start_soon(listener.serve, canary.answer)  # noqa: ASYNC113 - the listener takes connections already
             yield canary
             tasks.cancel_scope.cancel()
