@@ -220,7 +220,7 @@ class Recorder:
             except _SinkFailed as failure:
                 failures.append(str(failure))
                 cause = cause or failure.__cause__
-            except anyio.get_cancelled_exc_class() as cancelled:  # noqa: ASYNC103 - raised at the end, once every sink has had its turn
+            except anyio.get_cancelled_exc_class() as cancelled:  # noqa: ASYNC103 - raised again below
                 failures.append(f"{type(sink).__name__} was cancelled")
                 interruption = cancelled if _task_was_cancelled() else interruption
         if failures:
