@@ -82,6 +82,7 @@ PATIENCE = 0.03  # seconds of killing until everything is frozen for an instant
 REMEMBERED = 4096  # ended runs that can still be killed (what they left in the background)
 LEFTOVER_PAUSE = 0.005  # seconds between two reads from a background process's output
 LEFTOVERS = 256  # pipes of background processes that are kept open
+LONGEST_SLEEP = 1e6  # seconds; epoll counts milliseconds in 31 bits
 NICER = 10
 DEFAULT_PATH = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SHELL_NAMES = (b"PWD", b"OLDPWD", b"SHLVL", b"_")  # what the launcher's shell adds
@@ -1687,7 +1688,7 @@ class Loop:
             if now >= self.end_at:
                 return
             timeout = min(guest.timeout(now), self.end_at - now)
-            events = self.watch.always.poll(timeout if timeout < 1e6 else None)
+            events = self.watch.always.poll(min(timeout, LONGEST_SLEEP))
             for fd, what in events:
                 self.handle(fd, what)
             guest.work(time.monotonic())
