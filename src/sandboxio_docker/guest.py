@@ -1418,7 +1418,7 @@ class Guest:
         for stream in run.streams:
             if stream.fd >= 0:
                 stream.tail = waiting_bytes(stream.fd)
-                # Even with nothing waiting, one read tells EOF from a pipe that others hold.
+                # With nothing waiting: is it at its end, or does somebody in the background hold it?
                 if stream.tail == 0 and at_eof(stream.fd):
                     self.close_stream(stream)
                 elif stream.tail == 0:
