@@ -305,6 +305,15 @@ class TestKillOnlyForgets(Broken):
             await anyio.lowlevel.checkpoint()
 
 
+class TestKillByIdIsAlwaysNews(Broken):
+    catches: ClassVar = {"test_a_managed_sandbox_is_ended_by_its_id"}
+
+    class Backend(FakeBackend):
+        async def kill_managed(self, sandbox_id: str) -> bool:
+            await super().kill_managed(sandbox_id)
+            return True
+
+
 class TestLeavingDoesNotEnd(Broken):
     patience = 1.5
     catches: ClassVar = {
@@ -659,6 +668,16 @@ class TestWaitGivesTheOutputAgain(Broken):
     class Process(BaseProcess):
         async def wait(self) -> ExecResult:
             return replace(await super().wait(), stdout="again", streamed=False)
+
+
+class TestStreamKillEndsOtherRuns(Broken):
+    catches: ClassVar = {"test_stream_kill_spares_other_runs"}
+
+    class Process(BaseProcess):
+        async def kill(self) -> None:
+            await super().kill()
+            for run in self._execution._machine._runs:  # type: ignore[attr-defined]
+                run.kill()
 
 
 class TestStreamWorksUndeclared(Broken):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 import warnings
 from dataclasses import dataclass
@@ -409,6 +411,23 @@ async def test_it_touches_neither_network_nor_processes_nor_standard_input(
         await sandbox.run("curl -s http://example.org/; cat; sleep 1; nope; sh -c 'echo x'")
         await sandbox.run_code("import urllib.request\nurllib.request.urlopen('http://example.org/')")
         await sandbox.run_code("__import__('os').system('true')")
+
+
+def test_standard_input_of_the_host_stays_unread() -> None:
+    code = (
+        "import anyio, sys; from sandboxio.testing import FakeBackend; "
+        "run = FakeBackend().sandbox.run; "
+        "assert anyio.run(run, 'cat; cat -; sh').stdout == ''; print(sys.stdin.read(), end='')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input="secret line\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "secret line\n"
 
 
 async def test_warnings_are_those_of_any_backend() -> None:

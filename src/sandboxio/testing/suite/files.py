@@ -92,6 +92,8 @@ class FileTests(Contract):
             for name in NAMES:
                 await sandbox.files.remove(f"odd/{name}")
             assert await sandbox.files.ls("odd") == []
+            around = await self.names(await sandbox.files.ls("."))
+            assert "pwned" not in around, "a name was run as a command"
 
     @needs(Capability.FILESYSTEM)
     async def test_files_under_a_name_that_is_not_utf8(self) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from sandboxio.errors import ConnectError, SandboxError, SandboxGone
 from sandboxio.models import Capability
-from sandboxio.protocols import AsyncSandbox
+from sandboxio.protocols import AsyncSandbox, ReapableBackend
 
 from .base import MARK, Contract, needs, new_mark
 
@@ -151,3 +151,16 @@ class LifecycleTests(Contract):
                 async with self.tasks() as tasks:
                     tasks.start_soon(step, sandbox)
             await self.ended(sandbox)
+
+    async def test_a_managed_sandbox_is_ended_by_its_id(self) -> None:
+        if not isinstance(self.backend, ReapableBackend):
+            pytest.skip(f"{type(self.backend).__name__} has no list_managed() and kill_managed()")
+        async with self.sandbox() as sandbox:
+            listed = await self.backend.list_managed()
+            assert [each.state for each in listed if each.sandbox_id == sandbox.id] == ["running"]
+            assert all(each.backend == self.backend.name for each in listed)
+            assert await self.backend.kill_managed(sandbox.id) is True
+            await self.ended(sandbox)
+            assert await self.backend.kill_managed(sandbox.id) is False
+            await sandbox.kill()
+        assert await self.backend.kill_managed("no-such-sandbox-" + new_mark()) is False

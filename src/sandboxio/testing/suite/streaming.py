@@ -137,6 +137,20 @@ class StreamTests(Contract):
             assert (await process.wait()).exit_code != 0
 
     @needs(Capability.STREAMING)
+    async def test_stream_kill_spares_other_runs(self) -> None:
+        async with (
+            self.sandbox() as sandbox,
+            sandbox.stream(self.cmd_slow, timeout=300) as slow,
+            sandbox.stream(self.cmd_hang, timeout=300) as process,
+            self.within(4 + self.patience, "a run beside one that was killed"),
+        ):
+            assert (await anext(aiter(slow))).data
+            assert (await anext(aiter(process))).data
+            await process.kill()
+            assert (await collected(slow))["stdout"].endswith(b"b\n")
+            assert (await slow.wait()).exit_code == 0
+
+    @needs(Capability.STREAMING)
     async def test_stream_in_an_ended_sandbox_is_refused(self) -> None:
         async with self.sandbox() as sandbox:
             await sandbox.kill()
