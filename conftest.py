@@ -24,6 +24,7 @@ _session_id = uuid.uuid4().hex
 _complaints: list[str] = []
 _skipped: dict[tuple[object, ...], dict[str, bool]] = defaultdict(dict)
 _used: set[str] = set()
+_interrupted: list[BaseException] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -96,12 +97,16 @@ def docker_image(request: pytest.FixtureRequest) -> str:
 # What a test may not leave
 
 
+def pytest_keyboard_interrupt(excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+    _interrupted.append(excinfo.value)
+
+
 @pytest.fixture(autouse=True)
 def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     watch = leaks.Watch()
     yield
-    if twins.reason_of(request.node, "leaves") is not None:
-        return
+    if _interrupted or twins.reason_of(request.node, "leaves") is not None:
+        return  # a test that was broken off leaves what it had, and its report must not be lost
     if left := watch.left():
         pytest.fail("the test left behind:\n  " + "\n  ".join(left), pytrace=False)
 

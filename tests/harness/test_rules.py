@@ -197,6 +197,20 @@ def test_what_a_test_leaves_behind_fails_it(run: Run) -> None:
     )
 
 
+def test_an_interrupted_run_still_reports(run: Run) -> None:
+    result = run(
+        """
+        import os
+        def test_fails(): assert False, "seen"
+        def test_interrupted():
+            os.open("/dev/null", os.O_RDONLY)
+            raise KeyboardInterrupt
+        """
+    )
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.assert_outcomes(failed=1)
+
+
 def test_the_check_cannot_be_overridden_in_passing(run: Run) -> None:
     result = run(
         """
