@@ -1,0 +1,79 @@
+"""Every Python block of the README, the quickstart and the how-to pages is executed as it is written.
+
+They run on the fake, in one process for each page; the README's program also runs on a real engine, in
+tests/test_pages.py. A block that cannot run here says so in a comment above it, and is counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .pages import ROOT, blocks, name_of
+
+EXECUTED = [
+    ROOT / "README.md",
+    ROOT / "examples/README.md",
+    ROOT / "docs/quickstart.md",
+    *sorted((ROOT / "docs/how-to").glob("*.md")),
+    *sorted((ROOT / "docs/explanation").glob("*.md")),
+]
+ALLOWED_UNEXECUTED = 0
+"""Blocks with a comment "not executed". A rise needs a reason here."""
+
+
+def run(page: Path, folder: Path) -> dict[str, str]:
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", str(ROOT / "tests/docs/run_page.py"), str(page)],
+        cwd=folder,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=55,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, str] = json.loads(done.stdout)
+    for line, failure in found.items():
+        if failure:
+            pytest.fail(f"{page.name}, the block at line {line}:\n{failure}\n{done.stderr}", pytrace=False)
+    return found
+
+
+@pytest.mark.parametrize("page", EXECUTED, ids=name_of)
+def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    python = [block for block in blocks(page.read_text()) if block.language == "python"]
+    if python:
+        assert len(run(page, tmp_path)) == sum(block.way != "not executed" for block in python)
+
+
+def test_unexecuted_blocks_are_counted() -> None:
+    python = [b for page in EXECUTED for b in blocks(page.read_text()) if b.language == "python"]
+    assert sum(block.way == "not executed" for block in python) == ALLOWED_UNEXECUTED
+    assert len(python) >= 25
+
+
+def test_no_block_hides_behind_another_name() -> None:
+    """``py`` or ``python3`` would be coloured and not executed."""
+    names = {block.language for page in EXECUTED for block in blocks(page.read_text())}
+    known = {"python", "console", "bash", "text", "json", "yaml", "toml", "dockerfile", "markdown", "pycon"}
+    assert names <= known
+
+
+def test_a_block_that_fails_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("Text.\n\n```python\nprint('fine')\n```\n\n```python\nimport nothing_of_the_kind\n```\n")
+    with pytest.raises(pytest.fail.Exception, match=r"line 8:(?s:.)*nothing_of_the_kind"):
+        run(page, tmp_path)
+
+
+def test_a_test_on_a_page_that_fails_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python\ndef test_it(sbx_fake):\n    assert sbx_fake.calls\n```\n")
+    with pytest.raises(pytest.fail.Exception, match="line 2:"):
+        run(page, tmp_path)
