@@ -185,6 +185,33 @@ def test_a_reader_that_leaves_stops_the_output_and_not_the_work() -> None:
     assert (program.returncode, err) == (0, "")
 
 
+CHATTY = """
+import sys
+import sandboxio
+from sandboxio.audit import AuditConfig
+from sandboxio.cli import main
+from sandboxio.testing import FakeBackend
+
+class Print:
+    async def emit(self, event):
+        print(event.event)  # a backend, or its sink, that prints by itself
+
+sandboxio.register("fake", lambda: FakeBackend(audit=AuditConfig(sinks=(Print(),))))
+sys.exit(main(["demo", "--backend", "fake://"]))
+"""
+
+
+def test_what_others_print_after_the_reader_left_does_no_harm() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    program = subprocess.Popen(
+        [sys.executable, "-c", CHATTY], stdout=write, stderr=subprocess.PIPE, text=True
+    )
+    os.close(write)
+    _, err = program.communicate(timeout=30)
+    assert (program.returncode, err) == (0, "")
+
+
 def test_head_gets_its_line() -> None:
     shell = subprocess.run(
         [
