@@ -471,6 +471,7 @@ class TestExpiryIsCalledATimeout(Broken):
         "test_the_lifetime_ends_a_sandbox_in_use",
         "test_kill_ends_what_runs_and_tells_it",
         "test_connecting_gives_a_handle_on_the_same_sandbox",
+        "test_a_managed_sandbox_is_ended_by_its_id",
     }
 
     class Execution(FakeExecution):
@@ -730,6 +731,7 @@ class TestRelativePathsDiffer(Broken):
 class TestMissingFilesAreEmpty(Broken):
     catches: ClassVar = {
         "test_files_that_are_missing",
+        "test_files_that_are_of_another_kind",
         "test_files_of_the_host_are_out_of_reach",
         "test_a_file_operation_leaves_one_record",
         "test_transfer_of_what_is_missing_changes_nothing",
