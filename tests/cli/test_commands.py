@@ -205,7 +205,11 @@ def test_what_others_print_after_the_reader_left_does_no_harm() -> None:
     read, write = os.pipe()
     os.close(read)
     program = subprocess.Popen(
-        [sys.executable, "-c", CHATTY], stdout=write, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", CHATTY],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
     )
     os.close(write)
     _, err = program.communicate(timeout=30)
