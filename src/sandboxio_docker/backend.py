@@ -123,7 +123,8 @@ class DockerBackend(BaseBackend):
 
     async def diagnose(self) -> Diagnosis:
         """What the engine says of itself; creates nothing."""
-        found = await diagnose(self._engine, image=self._settings.image)
+        settings = self._settings
+        found = await diagnose(self._engine, image=settings.image, channel=settings.channel)
         return dataclasses.replace(found, isolation=self.isolation)
 
     async def list_managed(self, *, labels: Mapping[str, str] | None = None) -> list[ManagedSandbox]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from sandboxio.errors import SandboxError
 from sandboxio.models import Diagnosis, DoctorCheck
 
-from .config import DEFAULT_IMAGE
+from .config import DEFAULT_IMAGE, ChannelChoice
 from .endpoint import json_object
 from .engine import Engine, EngineError, EngineUnavailable
 from .faults import Fault
@@ -28,9 +28,20 @@ _CAPS: Final = {
 }
 """Fields of ``/info`` that say whether a cap of every sandbox is enforced, and the cap's name."""
 
+_CHANNELS: Final[dict[ChannelChoice, str]] = {
+    "auto": "guest where the image has Python 3.8 or newer, else docker exec; a sandbox's repr says which",
+    "guest": "guest, by choice: images without Python 3.8 or newer are refused",
+    "exec": "docker exec, by choice",
+}
 
-async def diagnose(engine: Engine, *, image: str = DEFAULT_IMAGE) -> Diagnosis:
-    """Ask one engine about itself. ``image`` is what a sandbox gets when the caller names none."""
+
+async def diagnose(
+    engine: Engine, *, image: str = DEFAULT_IMAGE, channel: ChannelChoice = "auto"
+) -> Diagnosis:
+    """Ask one engine about itself.
+
+    ``image`` is what a sandbox gets when the caller names none; ``channel`` how it would be reached.
+    """
     packages = {name: version for name in ("httpx", "h11") if (version := _installed(name))}
     try:
         versions = await engine.negotiate()
@@ -48,6 +59,7 @@ async def diagnose(engine: Engine, *, image: str = DEFAULT_IMAGE) -> Diagnosis:
     if info:
         checks += [_os(info), _caps(info), _runtimes(info, podman=podman)]
     checks.append(await _image(engine, image, pull="podman pull" if podman else "docker pull"))
+    checks.append(DoctorCheck("channel", True, _CHANNELS[channel]))
     checks += _settings(engine)
     return Diagnosis(tuple(checks), versions=packages)
 

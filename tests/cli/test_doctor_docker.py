@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pytest
 
@@ -213,6 +213,16 @@ def test_the_engine_is_recognised_by_what_it_says(
 def test_both_version_ranges_are_shown(doctor: Callable[..., Ran], engine: Engine) -> None:
     ran = doctor(engine(DOCKER))
     assert "1.41 in use; engine 1.12 to 1.41, sandboxio 1.41 to 1." in line(ran, "api")
+
+
+@pytest.mark.parametrize("channel", ["auto", "guest", "exec"])
+def test_the_channel_is_shown(
+    command: Command, only: Only, engine: Engine, channel: Literal["auto", "guest", "exec"]
+) -> None:
+    path = engine(DOCKER)
+    only(docker=lambda: DockerBackend(host=f"unix://{path}", channel=channel))
+    text = line(command("doctor"), "channel")
+    assert ("guest" in text, "docker exec" in text) == (channel != "exec", channel != "guest")
 
 
 def test_nothing_is_created(doctor: Callable[..., Ran], engine: Engine) -> None:
