@@ -175,7 +175,7 @@ class Recorder:
     ) -> Operation:
         """``async with``: a record around the body, closed however the body ends.
 
-        ``failed`` sees an error of the body before anybody else does. Errors that leave are redacted.
+        Errors that leave are redacted; ``failed`` then sees them before the sinks do.
         """
         return Operation(
             self,
@@ -265,10 +265,10 @@ class Operation:
         assert record is not None
         self._inside.__exit__()
         if error is not None:
-            if self._failed is not None and isinstance(error, Exception):
-                self._failed(error)
             scrub(error, record.subject.redactor, outside=record.outside)
             record.failed(error)
+            if self._failed is not None and isinstance(error, Exception):
+                self._failed(error)
         await self._recorder.close(record, error)
 
 

@@ -147,7 +147,8 @@ def redactor_of(sandbox: object) -> Redactor:
     ``redactor_of(sandbox).text(...)`` redacts a text, ``.stream()`` one that arrives in pieces. For a
     sandbox that is not built on :mod:`sandboxio.adapter` it knows no secrets.
     """
-    redactor = getattr(sandbox, "redactor", None)
+    inner = getattr(sandbox, "_sandbox", sandbox)  # a blocking sandbox holds the async one
+    redactor = getattr(inner, "redactor", None)
     return redactor if isinstance(redactor, Redactor) else Redactor()
 
 

@@ -30,6 +30,7 @@ from sandboxio import (
 )
 from sandboxio.adapter import BaseSandbox, Exit
 from sandboxio.audit import AuditConfig, AuditEvent, AuditPolicy, NoopSink, redactor_of
+from sandboxio.sync import SyncSandbox
 from sandboxio.testing import RecordingSink
 from tests.core.scripted import ScriptedBackend, World
 
@@ -478,5 +479,18 @@ async def test_output_can_be_redacted_before_it_is_shown_to_somebody_else() -> N
     assert redactor_of(sandbox).text("it is hunter22") == "it is ***"
     stream = redactor_of(sandbox).stream()
     assert stream.feed("it is hunt") + stream.feed("er22") + stream.finish() == "it is ***"
+    assert redactor_of(SyncSandbox(sandbox, portal=None)).text("it is hunter22") == "it is ***"  # type: ignore[arg-type]
     assert redactor_of(object()).text("it is hunter22") == "it is hunter22"
     await sandbox.kill()
+
+
+async def test_the_reason_why_a_sandbox_is_gone_shows_no_secret_of_the_call_that_noticed() -> None:
+    far = Far()
+    sandbox = await ParrotBackend(far).create()
+    far.says = "gone"
+    with pytest.raises(SandboxGone):
+        await sandbox.run(["x"], env={"A_TOKEN": "hunter22"})
+    with pytest.raises(SandboxGone) as caught:
+        await sandbox.run(["y"])
+    assert "hunter22" not in str(caught.value)
+    assert "***" in str(caught.value)

@@ -122,6 +122,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("debug", ["0", "1"])
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_the_command_line_shows_no_key(arguments: list[str], debug: str) -> None:
