@@ -78,6 +78,7 @@ OUT_FULL = 512 * 1024  # bytes waiting for the host at which pipes and files are
 KILL_BOUND = 1.0  # seconds until a run counts as one that cannot be killed
 STOP_WALK = 0.02  # seconds of stopping a run's processes before the first SIGKILL
 EARLY_BOUND = 0.005  # seconds of looking for what a new process forked before it was marked
+UNBORN_BOUND = 10.0  # seconds that a number may be given out before its process is there
 PATIENCE = 0.03  # seconds of killing until everything is frozen for an instant
 REMEMBERED = 4096  # ended runs that can still be killed (what they left in the background)
 LEFTOVER_PAUSE = 0.005  # seconds between two reads from a background process's output
@@ -287,6 +288,8 @@ class Marks:
         self.number = first
         self.last = first + RUNS - 1
         self.newest = NewestProcess()
+        self.seen = self.newest.read()
+        self.unborn: dict[int, float] = {}
         self.working = False
         try:
             before = {resource.getrlimit(RTTIME)[1], resource.getrlimit(LOCKS)[1]}
@@ -323,19 +326,36 @@ class Marks:
             return None
         return (0 if lowest == self.last else lowest), TOP - highest
 
-    def early_children(self, pid: int) -> Iterator[int]:
-        """Processes without their second limit, if any was forked since ``pid`` was started."""
+    def early_children(self) -> Iterator[int]:
+        """Processes without their second limit among those that came since the last look.
+
+        Each number is looked at once; one that has been given out but is not a process yet, again.
+        """
         until = time.monotonic() + EARLY_BOUND
         found = self.working
         while found and time.monotonic() < until:
-            newest = self.newest.read()
-            if newest == pid:
-                return
-            fresh = range(pid + 1, newest + 1) if 0 < newest - pid < 1000 else all_pids()
-            pid = newest
-            early = [one for one in fresh if limit_of(one, LOCKS) == self.last]
-            found = bool(early)
-            yield from early
+            found = False
+            for pid in self.newcomers():
+                limit = limit_of(pid, LOCKS)
+                if limit is None:
+                    self.unborn.setdefault(pid, until)
+                    continue
+                self.unborn.pop(pid, None)
+                if limit == self.last:
+                    found = True
+                    yield pid
+
+    def newcomers(self) -> list[int]:
+        newest, seen = self.newest.read(), self.seen
+        self.seen = newest
+        if self.unborn:
+            old = time.monotonic() - UNBORN_BOUND
+            self.unborn = {pid: since for pid, since in self.unborn.items() if since > old}
+        if newest == seen:
+            return list(self.unborn)
+        if not 0 < newest - seen < 1000:
+            return all_pids()
+        return [*self.unborn, *range(seen + 1, newest + 1)]
 
 
 class Spawner:
@@ -1267,7 +1287,7 @@ class Guest:
         self.mains[run.pid] = run
         self.spawner.settle(run.pid)
         self.marks.pin(run.pid, run.mark)  # last: who lacks this mark may lack the rest, too
-        self.look_for_early_children(run)
+        self.look_for_early_children()
         for fd in ours:
             os.set_blocking(fd, False)
         for kind, fd, credit in zip((STDOUT, STDERR), ours, windows):
@@ -1278,9 +1298,9 @@ class Guest:
         if has_input:
             run.feed = Feed(run, ours[2])
 
-    def look_for_early_children(self, run: Run) -> None:
-        """Give them what they lack. The main process must not be collected yet."""
-        for early in self.marks.early_children(run.pid):
+    def look_for_early_children(self) -> None:
+        """Give them what they lack, while main processes tell whose they are."""
+        for early in self.marks.early_children():
             self.spawner.settle(early)
             self.killer.whose(early)
 
@@ -1404,7 +1424,7 @@ class Guest:
                 return
             run = self.mains.get(ended.si_pid)
             if run:
-                self.look_for_early_children(run)
+                self.look_for_early_children()
             _, status, usage = os.wait4(ended.si_pid, WALL)
             if run:
                 del self.mains[run.pid]

@@ -95,7 +95,7 @@ class Marks:
     def pin(self, pid: int, number: int) -> None:
         pass
 
-    def early_children(self, _pid: int) -> Iterator[int]:
+    def early_children(self) -> Iterator[int]:
         return iter(())
 
 
