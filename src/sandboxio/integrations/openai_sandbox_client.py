@@ -126,7 +126,7 @@ class SbxSandboxSession(BaseSandboxSession):
     """One sandbox, as the SDK uses it."""
 
     def __init__(self, state: SbxSandboxState, sandbox: AsyncSandbox) -> None:
-        self.state = state
+        self.state: SandboxSessionState = state
         self.sandbox = sandbox
 
     async def _exec_internal(self, *command: str | Path, timeout: float | None = None) -> ExecResult:
