@@ -1,10 +1,11 @@
 """Executes the Python blocks of one page, each as it is written, and prints what became of them.
 
-    python run_page.py PAGE.md
+    python run_page.py PAGE.md [IMAGE]
 
-``docker://`` is the fake with what Docker declares, ``e2b://`` the fake as a microVM, unless a block
-says that it runs on the real adapter. Blocks with tests are handed to pytest. Each block starts in an
-empty folder of its own. A JSON object goes to stdout, what the blocks print to stderr.
+``docker://`` is the fake with what Docker declares, or with IMAGE the real engine, where IMAGE stands in
+for every image. ``e2b://`` is the fake as a microVM. A block may say that it runs on the real adapter.
+Blocks with tests are handed to pytest. Each block starts in an empty folder of its own. A JSON object
+goes to stdout, what the blocks print to stderr.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import sys
 import tempfile
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -22,14 +24,27 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import pytest
 
 from sandboxio import Capability, IsolationTier, registry
+from sandboxio.adapter import SandboxRequest
 from sandboxio.testing import FakeBackend
+from sandboxio_docker import DockerBackend
+from sandboxio_docker.sandbox import DockerSandbox
 from tests.docs.pages import Block, blocks
 
 
-def fakes() -> None:
-    """Fresh fakes behind the names of the real backends."""
+class OneImage(DockerBackend):
+    """Docker with one image for all."""
+
+    async def _provision(self, request: SandboxRequest) -> DockerSandbox:
+        return await super()._provision(replace(request, template=sys.argv[2]))
+
+
+def stand_ins() -> None:
+    """Fresh backends behind the names of the real ones."""
     able = FakeBackend().capabilities
-    registry.register("docker", lambda: FakeBackend(capabilities=able & ~Capability.STATEFUL_CODE))
+    if len(sys.argv) > 2:
+        registry.register("docker", OneImage)
+    else:
+        registry.register("docker", lambda: FakeBackend(capabilities=able & ~Capability.STATEFUL_CODE))
     registry.register("e2b", lambda: FakeBackend(isolation=IsolationTier.MICROVM))
 
 
@@ -61,7 +76,7 @@ def outcome(block: Block, page: Path) -> str:
         os.chdir(folder)
         try:
             if block.way != "real adapter":
-                fakes()
+                stand_ins()
             run_tests(block) if block.way == "pytest" else run_program(block, page)
         except BaseException:  # noqa: BLE001 - reported by line
             return traceback.format_exc()

@@ -1,7 +1,8 @@
-"""Every Python block of the README, the quickstart and the how-to pages is executed as it is written.
+"""Every Python block of the README, the quickstart and the other pages is executed as it is written.
 
-They run on the fake, in one process for each page; the README's program also runs on a real engine, in
-tests/test_pages.py. A block that cannot run here says so in a comment above it, and is counted.
+They run on the fake, in one process for each page. Pages with Docker on them also run on a real engine
+where there is one; the README's program does so in tests/test_pages.py. A block that cannot run here
+says so in a comment above it, and is counted.
 """
 
 from __future__ import annotations
@@ -23,13 +24,17 @@ EXECUTED = [
     *sorted((ROOT / "docs/how-to").glob("*.md")),
     *sorted((ROOT / "docs/explanation").glob("*.md")),
 ]
+ON_AN_ENGINE = [
+    ROOT / "docs/quickstart.md",
+    *(ROOT / f"docs/how-to/{name}.md" for name in ("docker", "ci", "integrations")),
+]
 ALLOWED_UNEXECUTED = 0
 """Blocks with a comment "not executed". A rise needs a reason here."""
 
 
-def run(page: Path, folder: Path) -> dict[str, str]:
+def run(page: Path, folder: Path, *image: str) -> dict[str, str]:
     done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", str(ROOT / "tests/docs/run_page.py"), str(page)],
+        [sys.executable, "-W", "error::UserWarning", str(ROOT / "tests/docs/run_page.py"), str(page), *image],
         cwd=folder,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
@@ -50,6 +55,13 @@ def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
     python = [block for block in blocks(page.read_text()) if block.language == "python"]
     if python:
         assert len(run(page, tmp_path)) == sum(block.way != "not executed" for block in python)
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ON_AN_ENGINE, ids=name_of)
+def test_the_blocks_run_on_a_real_engine(page: Path, docker_image: str, tmp_path: Path) -> None:
+    assert run(page, tmp_path, docker_image)
 
 
 def test_unexecuted_blocks_are_counted() -> None:
