@@ -43,6 +43,15 @@ frameworks: venv  ## the framework tools with FRAMEWORK=mcp (or another) at VERS
 	@$(BIN)/python -m pip install --quiet --upgrade "$(FRAMEWORK)$(if $(filter lowest,$(VERSION)),==$(LOWEST).*)"
 	@$(PYTEST) $(wildcard tests/integrations tests/mcp)
 
+bench: venv  ## measure speed beside docker-py and others, and draw the plots (about ten minutes)
+	@$(BIN)/python -m pip install --quiet --group bench
+	@$(ENGINE); $(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks --plots benchmarks/results/latest.json
+
+bench-check: venv  ## measure, then compare with the bounds that the project set itself
+	@$(BIN)/python -m pip install --quiet --group bench
+	@$(ENGINE); $(BIN)/python -m benchmarks --check
+
 engine: python  ## bring up a Docker engine and a test image, print the variables that name them
 	@$(PYTHON) -m scripts.engine up
 
@@ -78,4 +87,4 @@ python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer with venv was found: install one" \
 		"(Debian: apt-get install python3 python3-venv), or say PYTHON=/path/to/python." >&2; exit 1; }
 
-.PHONY: help demo test unit e2b canary frameworks engine engine-down lint types pythons all clean venv venv-demo python
+.PHONY: help demo test unit e2b canary frameworks bench bench-check engine engine-down lint types pythons all clean venv venv-demo python
