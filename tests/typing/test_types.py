@@ -33,15 +33,20 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.fixture(scope="module")
+def mypy(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command; its runs share what they found out about libraries."""
+    cache = tmp_path_factory.mktemp("mypy")
+    return [checker("mypy"), "--strict", "--cache-dir", str(cache), "--python-executable", sys.executable]
+
+
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
     return Path(shutil.copy(HERE / "public_api.py", tmp_path))
 
 
-def test_mypy_strict(program: Path) -> None:
-    done = run(
-        [checker("mypy"), "--strict", "--python-executable", sys.executable, program.name], program.parent
-    )
+def test_mypy_strict(program: Path, mypy: list[str]) -> None:
+    done = run([*mypy, program.name], program.parent)
     assert done.returncode == 0, done.stdout
 
 
@@ -55,11 +60,11 @@ def test_pyright_strict(program: Path) -> None:
 
 
 @pytest.mark.parametrize("tool", ["mypy", "pyright"])
-def test_a_wrong_expectation_is_seen(program: Path, tool: str) -> None:
+def test_a_wrong_expectation_is_seen(program: Path, mypy: list[str], tool: str) -> None:
     """The checks above can fail: here, one expectation is false."""
     program.write_text(program.read_text().replace("(result.exit_code, int)", "(result.exit_code, str)"))
-    options = ["--strict", "--python-executable", sys.executable] if tool == "mypy" else []
-    done = run([checker(tool), *options, program.name], program.parent)
+    command = mypy if tool == "mypy" else [checker("pyright")]
+    done = run([*command, program.name], program.parent)
     assert done.returncode == 1
     assert "assert_type" in done.stdout or "Expression is of type" in done.stdout
 
