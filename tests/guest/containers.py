@@ -119,6 +119,11 @@ class Container(Client):
     def inspect(self) -> Any:
         return call("GET", f"/containers/{self.id}/json")
 
+    def running(self) -> bool:
+        """False also when it is removed."""
+        status, answer = engine_api.request("GET", f"/containers/{self.id}/json")
+        return status == 200 and json.loads(answer)["State"]["Running"]
+
     def second(self, lifetime: float = 0) -> Second:
         return Second(self.id, lifetime)
 

@@ -13,7 +13,6 @@ import pytest
 from sandboxio.models import Resources
 from sandboxio_docker import guest_protocol as w, launcher
 from sandboxio_docker.guest_protocol import Ending, Fate, Trait
-from scripts import engine_api
 from tests.guest.containers import Container, call, request_for
 from tests.guest.rawclient import Closed
 from tests.guest.test_guest_kills import (
@@ -239,9 +238,9 @@ def test_without_lifeline_it_stays_until_its_lifetime_ends(container: Containers
     client.run("true")
     client.line.close()
     time.sleep(0.5)
-    assert client.inspect()["State"]["Running"]
+    assert client.running()
     deadline = time.monotonic() + 10
-    while client.inspect()["State"]["Running"]:
+    while client.running():
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert client.inspect()["State"]["ExitCode"] == 0
@@ -327,7 +326,7 @@ HOSTILE = "trap '' TERM HUP INT; for s in 1 2 3 9 10 12 14 15 17 18 19 20 24; do
 @pytest.mark.parametrize("hide", [HIDE_PYTHON, HIDE_BASH], ids=["bash", "dash"])
 def test_without_python_the_launcher_keeps_the_lifeline(bare: Containers, hide: dict[str, Any]) -> None:
     client = bare(host=hide)
-    assert client.inspect()["State"]["Running"]
+    assert client.running()
     client.line.close()
     assert client.wait_gone(5) < 2
 
@@ -342,12 +341,10 @@ def test_without_python_the_launcher_keeps_the_lifetime(
     if not lifeline:
         client.line.close()
         time.sleep(1)
-        assert client.inspect()["State"]["Running"], "it ended with its connection"
+        assert client.running(), "it ended with its connection"
     deadline = time.monotonic() + 8
-    while engine_api.request("GET", f"/containers/{client.id}/json")[0] == 200:
-        if not client.inspect()["State"]["Running"]:
-            break
-        assert time.monotonic() < deadline, command_of_process_1(client)
+    while client.running():
+        assert time.monotonic() < deadline, "it lives beyond its lifetime"
         time.sleep(0.05)
     assert time.monotonic() - client.began > 2.5
 
