@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -67,3 +68,13 @@ def test_every_switch_of_the_environment_is_on_the_page_and_the_other_way_round(
 def test_codes_on_a_page_exist(page: Path) -> None:
     known = {path.stem for path in (ROOT / "docs/errors").glob("SBX_E*.md")}
     assert set(re.findall(r"SBX_E\d{4}", page.read_text())) <= known
+
+
+def test_drawings_are_xml_with_a_text_for_those_who_cannot_see_them() -> None:
+    drawings = sorted((ROOT / "docs/diagrams").glob("*.svg"))
+    assert drawings
+    for drawing in drawings:
+        root = ElementTree.fromstring(drawing.read_text())
+        assert [root[0].tag, root[1].tag] == [
+            f"{{http://www.w3.org/2000/svg}}{tag}" for tag in ("title", "desc")
+        ]
