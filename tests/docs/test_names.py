@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -74,7 +74,7 @@ def test_drawings_are_xml_with_a_text_for_those_who_cannot_see_them() -> None:
     drawings = sorted((ROOT / "docs/diagrams").glob("*.svg"))
     assert drawings
     for drawing in drawings:
-        root = ElementTree.fromstring(drawing.read_text())
+        root = ET.fromstring(drawing.read_text())
         assert [root[0].tag, root[1].tag] == [
             f"{{http://www.w3.org/2000/svg}}{tag}" for tag in ("title", "desc")
         ]
