@@ -32,8 +32,9 @@ from .models import (
 class Process(Protocol):
     """One streamed command: an async context manager that iterates its output.
 
-    The command starts on entering and is dead, with its descendants, on leaving: after the end, a
-    ``break``, an exception or a cancellation. Order is kept within a stream, not between the two.
+    The command starts on entering. Left before its end (a ``break``, an exception, a cancellation), it is
+    dead with its descendants; what a command that ended by itself left in the background goes on, as for
+    ``run``. Order is kept within a stream, not between the two.
     """
 
     async def __aenter__(self) -> Self: ...
