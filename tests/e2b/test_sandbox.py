@@ -35,6 +35,13 @@ from tests.fakes.sweep import Outcome, sweep
 START = "POST /process.Process/Start"
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a busy machine: else a kill that takes too long ends the whole sandbox."""
+    monkeypatch.setattr("sandboxio.adapter.KILL_BOUND", 20.0)
+    monkeypatch.setenv("SBX_TEARDOWN_GRACE", "20")
+
+
 @asynccontextmanager
 async def a_sandbox(template: str = "base", **options: Any) -> AsyncGenerator[E2BSandbox]:
     sandbox = await E2BBackend().create(template=template, timeout=120, **options)
@@ -131,7 +138,6 @@ async def test_a_slow_reader_slows_the_command_down_and_nothing_else(standin: St
         assert (await process.wait()).exit_code == 0
 
 
-@pytest.mark.usefixtures("patience")
 @pytest.mark.parametrize("how", ["scope", "task"])
 async def test_a_run_cancelled_at_any_await_leaves_no_process(standin: StandInProcess, how: Any) -> None:
     async with a_sandbox() as sandbox:
@@ -283,7 +289,6 @@ async def test_interpreters_that_nobody_needs_are_ended(standin: StandInProcess)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("patience")
 async def test_code_cancelled_at_any_await_leaves_no_interpreter(standin: StandInProcess) -> None:
     async with code_sandbox() as sandbox:
 
@@ -295,14 +300,6 @@ async def test_code_cancelled_at_any_await_leaves_no_interpreter(standin: StandI
         assert await sweep(lambda: sandbox.run_code("print(1)"), check) >= 6
 
 
-@pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a busy machine: else a kill that takes too long ends the whole sandbox."""
-    monkeypatch.setattr("sandboxio.adapter.KILL_BOUND", 20.0)
-    monkeypatch.setenv("SBX_TEARDOWN_GRACE", "20")
-
-
-@pytest.mark.usefixtures("patience")
 async def test_an_interpreter_whose_answer_is_late_is_ended(standin: StandInProcess) -> None:
     """It runs already, and the cancelled call does not know its name yet."""
     async with code_sandbox() as sandbox:
@@ -396,7 +393,6 @@ async def test_a_full_disk_is_named(standin: StandInProcess) -> None:
         assert not [name for name in names if "sandboxio" in name], "nothing half-written stays"
 
 
-@pytest.mark.usefixtures("patience")
 @pytest.mark.parametrize("size", [10, 200_000])
 async def test_a_write_cancelled_at_any_await_leaves_the_old_file_or_the_new(
     standin: StandInProcess, size: int
