@@ -11,6 +11,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 CLONE_NEWNS = 0x00020000
@@ -63,10 +64,20 @@ def build_root(hostname_user: str = "user") -> None:
     for name, mode in (("tmp", "1777"), ("home", "755"), ("run", "755")):
         mount("tmpfs", str(root / name), "tmpfs", MS_NOSUID | MS_NODEV, f"mode={mode}")
     _devices(root / "dev")
+    _own_programs(root)
     os.chroot(root)
     os.chdir("/")
     mount("proc", "/proc", "proc", 0)
     _add_user(hostname_user)
+
+
+def _own_programs(root: Path) -> None:
+    """Show this Python and these sources in the new root, where it hides them or has them not."""
+    for folder in (sys.base_prefix, sys.prefix, str(Path(__file__).resolve().parents[2])):
+        shown = root / folder.lstrip("/")
+        if not shown.is_dir() or not any(shown.iterdir()):
+            shown.mkdir(parents=True, exist_ok=True)
+            mount(folder, str(shown), None, MS_BIND | MS_REC)
 
 
 def _devices(folder: Path) -> None:
