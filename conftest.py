@@ -6,6 +6,7 @@ How they work is in tests/harness/; what they mean for whoever writes a test is 
 from __future__ import annotations
 
 import os
+import signal
 import time
 import uuid
 from collections import defaultdict
@@ -39,6 +40,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure() -> None:
     os.environ[leaks.SESSION_VARIABLE] = _session_id
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Started in the background of a script; the programs that tests interrupt would inherit this.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
