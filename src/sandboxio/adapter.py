@@ -503,9 +503,15 @@ class BaseBackend(ABC):
         if not isinstance(sandbox_id, str) or not sandbox_id.strip() or "\0" in sandbox_id:
             raise ConnectError(f"{sandbox_id!r} is not a sandbox id.")
         subject = Subject(sandbox_id, self.isolation, redactor=Redactor(self._recorder.credentials()))
-        async with self._recorder.operation("connect", subject) as record:
-            sandbox = await self._attach(sandbox_id)
-            record.subject = sandbox.subject()
+        sandbox: BaseSandbox | None = None
+        try:
+            async with self._recorder.operation("connect", subject) as record:
+                sandbox = await self._attach(sandbox_id)
+                record.subject = sandbox.subject()
+        except BaseException:  # the sandbox lives on, but nobody gets this handle; always re-raised
+            if sandbox is not None:
+                sandbox.mark_gone("this handle was never handed out")
+            raise
         return sandbox
 
     def __repr__(self) -> str:

@@ -19,9 +19,10 @@ from sandboxio import (
     api,
     registry,
 )
+from sandboxio.audit import AuditConfig
 from sandboxio.protocols import Backend
 
-from .scripted import ScriptedBackend, World
+from .scripted import ScriptedBackend, ScriptedSandbox, World
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +149,29 @@ async def test_connect_finds_what_runs_and_makes_nothing(world: World) -> None:
     with pytest.raises(ConnectError, match="no sandbox"):
         await sandboxio.connect("mine://", first.id)
     assert world.sandboxes == set()
+
+
+async def test_a_connection_whose_record_fails_is_closed_and_the_sandbox_lives_on(world: World) -> None:
+    class Refusing:
+        async def emit(self, event: object) -> None:
+            raise OSError("no room")
+
+    closed: list[str] = []
+    first = await sandboxio.create("mine://")
+    backend = ScriptedBackend(world, audit=AuditConfig(sinks=(Refusing(),), on_sink_failure="fail"))
+    attach = backend._attach
+
+    async def attached(sandbox_id: str) -> ScriptedSandbox:
+        sandbox = await attach(sandbox_id)
+        sandbox._close = lambda: closed.append(sandbox_id)  # type: ignore[method-assign]
+        return sandbox
+
+    backend._attach = attached  # type: ignore[method-assign]
+    with pytest.raises(sandboxio.AuditSinkError):
+        await backend.connect(first.id)
+    assert closed == [first.id]
+    assert first.id in world.sandboxes
+    await first.kill()
 
 
 @pytest.mark.parametrize("sandbox_id", ["", " ", "a\0b", None, 3])

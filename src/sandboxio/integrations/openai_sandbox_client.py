@@ -88,14 +88,16 @@ class SbxSandboxClient(BaseSandboxClient[SbxSandboxOptions]):
         chosen = options or SbxSandboxOptions()
         checked = self._validate_manifest_for_create(manifest or Manifest())
         session_id = uuid.uuid4()
-        sandbox = await _create(chosen)
+        # All that can fail comes before there is a sandbox that nobody would hold.
         state = SbxSandboxState(
             session_id=session_id,
             manifest=checked,
             snapshot=resolve_snapshot(snapshot, str(session_id)),
             options=chosen,
-            sandbox_id=sandbox.id,
+            sandbox_id="",
         )
+        sandbox = await _create(chosen)
+        state.sandbox_id = sandbox.id
         return self._wrap_session(SbxSandboxSession(state, sandbox))
 
     async def resume(self, state: SandboxSessionState) -> SandboxSession:
