@@ -207,16 +207,19 @@ async def test_a_large_file_is_not_held_in_memory(sandbox: DockerSandbox, tmp_pa
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.02, 0.1, 0.3])
-async def test_a_cancelled_write_leaves_the_old_file(
+async def test_a_cancelled_write_leaves_one_file_whole(
     delay: float, sandbox: DockerSandbox, tmp_path: Path
 ) -> None:
-    """No part of the new one, and no temporary file."""
+    """No part of the new one, and no temporary file.
+
+    The old one, except where the cancellation came between the rename and its answer.
+    """
     await sandbox.files.write("f", b"old")
     content: Any = bytes(30 << 20)
     with anyio.move_on_after(delay) as scope:
         await sandbox.files.write("f", content)
     size = int((await sandbox.run("stat -c %s f")).stdout)
-    assert size == (3 if scope.cancelled_caught else len(content))
+    assert size in ((3, len(content)) if scope.cancelled_caught else (len(content),))
     assert [entry.path for entry in await sandbox.files.ls("/work")] == ["/work/f"]
 
 
