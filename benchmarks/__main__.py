@@ -1,7 +1,7 @@
 """``python -m benchmarks``: measure, tell, and write the results as JSON.
 
-    python -m benchmarks                            everything, about ten minutes
-    python -m benchmarks --quick                    fewer rounds, about two minutes
+    python -m benchmarks                            everything, about a quarter of an hour
+    python -m benchmarks --quick                    fewer rounds
     python -m benchmarks --check                    measure what the bounds need, then compare
     python -m benchmarks --check --from FILE        compare a file of results
     python -m benchmarks --plots FILE               draw the plots of a file of results
@@ -19,10 +19,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from . import bounds, machine, measures, report, scale
-from .heavy import HEAVY
+import anyio
 
-LOOPS = ("asyncio", "trio")
+from . import bounds, e2b, machine, measures, record_overhead, report, scale
+from .heavy import BOUNDED, HEAVY
 
 
 def say(text: str) -> None:
@@ -31,29 +31,36 @@ def say(text: str) -> None:
 
 def measure_all(*, rounds: int, bounds_only: bool) -> dict[str, Any]:
     """Run everything and collect plain data."""
+    few = max(3, rounds // 4)
     taken: list[measures.Measure] = []
     subjects = measures.open_all(measures.everybody(), say)
     try:
         taken.append(measures.calls(subjects, "true", rounds, say))
         taken.append(measures.calls(subjects, "small_file", max(3, rounds // 2), say))
-        taken.append(measures.bursts(subjects, max(3, rounds // 4), say))
+        taken.append(measures.bursts(subjects, few, say))
         if not bounds_only:
-            taken.append(measures.calls(subjects, "code", max(3, rounds // 2), say, fast=3))
+            taken.append(measures.calls(subjects, "code", max(3, rounds // 2), say, quick=3))
             taken.append(measures.cpu(subjects, say))
     finally:
         measures.close_all(subjects)
     taken.append(measures.creates(rounds, say))
-    taken.append(measures.streams(max(3, rounds // 4), say))
-    taken += measures.endings(rounds, say)
+    taken.append(measures.streams(few, say))
+    taken += measures.endings(few if bounds_only else rounds, say)
     taken.append(measures.imports(rounds, say))
     if not bounds_only:
         taken += scale.runs_at_once(say)
-        taken.append(scale.sandboxes(say))
+        taken += scale.sandboxes(say)
         taken += scale.file_sizes(say)
+        taken += e2b.beside_the_sdk(rounds, say)
     return {
         "machine": machine.facts(),
         "measures": {each.name: asdict(each) for each in taken},
-        "heavy": {name: {loop: heavy(name, loop) for loop in LOOPS} for name in HEAVY},
+        "heavy": {
+            name: {loop: heavy(name, loop) for loop in loops}
+            for name, (_, loops) in HEAVY.items()
+            if name in BOUNDED or not bounds_only
+        },
+        "record": anyio.run(record_overhead.measure),
     }
 
 

@@ -110,6 +110,12 @@ BOUNDS = [
     Bound("500 live streams, threads added", "-", 0, heavy("many_streams", "threads_added"), unit=""),
     Bound("500 live streams, kill", "-", 1.0, heavy("many_streams", "kill_s"), unit="s"),
     Bound(
+        "one record, with NoopSink",
+        'run(["true"])',
+        0.05,
+        lambda results: results["record"]["NoopSink"] / 1e6 / median(results, "true", OURS),
+    ),
+    Bound(
         "import sandboxio",
         "python -c pass",
         0.05,

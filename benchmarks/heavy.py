@@ -10,17 +10,20 @@ import sys
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import psutil
 
 import sandboxio
 from sandboxio_docker import DockerBackend
 
 from . import settings
-from .subjects import Clock
+from .others import DockerPy
+from .subjects import Clock, make_file
 
 Figures = dict[str, float]
 GIB = 1 << 30
@@ -31,19 +34,18 @@ def rss() -> int:
     return psutil.Process().memory_info().rss
 
 
-async def make(**options: Any) -> Any:
-    backend = DockerBackend(image=settings.IMAGE)
+async def make(channel: Any = "guest", **options: Any) -> Any:
+    backend = DockerBackend(image=settings.IMAGE, channel=channel)
     return await backend.create(timeout=3600, **options)
 
 
-async def transfer(size: int = GIB) -> Figures:
+async def transfer(channel: str = "guest", size: int = GIB) -> Figures:
     """Upload and download one file: seconds, and how much this process grew meanwhile."""
     figures: Figures = {}
     with tempfile.TemporaryDirectory() as folder:
         local, back = Path(folder, "big"), Path(folder, "back")
-        with local.open("wb") as file:
-            file.truncate(size)
-        async with await make() as sandbox:
+        make_file(local, size)
+        async with await make(channel) as sandbox:
             await sandbox.files.write("/work/warm", b"x" * (1 << 20))
             await sandbox.files.read("/work/warm")
             for name, move in (
@@ -54,6 +56,20 @@ async def transfer(size: int = GIB) -> Figures:
                 figures[f"{name}_s"], figures[f"{name}_rss_growth_mb"] = seconds, growth / settings.MIB
         assert back.stat().st_size == size
     return figures
+
+
+async def transfer_docker_py(size: int = GIB) -> Figures:
+    """The same through docker-py, which needs a tar file of it on the disk."""
+    subject = DockerPy()
+    subject.open()
+    moved: list[float] = []
+    try:
+        _, growth = await watched(
+            lambda: anyio.to_thread.run_sync(lambda: moved.extend(subject.move_file(size)))
+        )
+    finally:
+        subject.close()
+    return {"upload_s": moved[0], "download_s": moved[1], "rss_growth_mb": growth / settings.MIB}
 
 
 async def watched(work: Callable[[], Awaitable[object]]) -> tuple[float, int]:
@@ -76,11 +92,11 @@ async def watched(work: Callable[[], Awaitable[object]]) -> tuple[float, int]:
     return seconds, most
 
 
-async def many_streams(count: int = 500, sandboxes: int = 2) -> Figures:
+async def many_streams(channel: str = "guest", count: int = 500, sandboxes: int = 3) -> Figures:
     """Open ``count`` live streams at once; every one must progress, and a kill must stay immediate."""
     seen = [0] * count
     threads = threading.active_count()
-    made = [await make(resources=sandboxio.Resources(memory_mb=2048)) for _ in range(sandboxes)]
+    made = [await make(channel, resources=sandboxio.Resources(memory_mb=2048)) for _ in range(sandboxes)]
     try:
         async with anyio.create_task_group() as group:
             everyone = anyio.Event()
@@ -162,16 +178,25 @@ async def idle_memory(sandbox: Any) -> float:
     return float(result.stdout.split()[1]) * 1024
 
 
-HEAVY: dict[str, Callable[[], Awaitable[Figures]]] = {
-    "transfer": transfer,
-    "many_streams": many_streams,
-    "many_sandboxes": many_sandboxes,
+BOTH = ("asyncio", "trio")
+
+HEAVY: dict[str, tuple[Callable[[], Awaitable[Figures]], tuple[str, ...]]] = {
+    "transfer": (transfer, BOTH),
+    "transfer_exec": (partial(transfer, "exec"), BOTH),
+    "transfer_docker_py": (transfer_docker_py, ("asyncio",)),
+    "many_streams": (many_streams, BOTH),
+    "many_streams_exec": (partial(many_streams, "exec"), BOTH),
+    "many_sandboxes": (many_sandboxes, BOTH),
 }
+"""Name: what takes the figures, and the loops it is taken on."""
+
+BOUNDED = ("transfer", "many_streams")
+"""Those that the bounds need."""
 
 
 def main() -> None:
     name, loop = sys.argv[1:3]
-    figures = anyio.run(HEAVY[name], backend=loop)
+    figures = anyio.run(HEAVY[name][0], backend=loop)
     print(json.dumps(figures))
 
 

@@ -7,23 +7,15 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import psutil
 
+from .others import AioDocker, DockerCommand, DockerPy, LlmSandbox
+from .ours import Ours, OursSync
 from .raw import RawEngine, UnreadStream
-from .subjects import (
-    AioDocker,
-    AsyncSubject,
-    DockerCommand,
-    DockerPy,
-    Floor,
-    LlmSandbox,
-    Ours,
-    OursSync,
-    Subject,
-)
+from .subjects import Floor, Subject
 
 Samples = dict[str, list[float]]
 
@@ -42,8 +34,6 @@ class Measure:
 
 
 Progress = Callable[[str], None]
-FAST = ("guest", "local subprocess")
-"""Subjects whose calls take about a millisecond: they get ten calls a round, the others two."""
 
 
 def everybody() -> list[Subject]:
@@ -76,98 +66,89 @@ def open_all(subjects: Iterable[Subject], say: Progress) -> list[Subject]:
     return opened
 
 
-def calls(
-    subjects: Sequence[Subject], thing: str, rounds: int, say: Progress, *, fast: int = 10, slow: int = 2
-) -> Measure:
-    """Seconds of one call of ``thing``."""
-    measure = Measure(thing, "s", "less")
+def visits(subjects: Sequence[Subject], thing: str, rounds: int) -> Iterator[tuple[int, Subject]]:
+    """Every subject that can do ``thing``, in another order each round."""
     able = [subject for subject in subjects if hasattr(subject, thing)]
-    for number in range(rounds + 1):
+    for number in range(rounds):
         for subject in random.sample(able, len(able)):
-            count = fast if any(word in subject.name for word in FAST) else slow
-            seconds = subject.times(thing, count)
-            if number:  # the first round warms up
-                measure.add(subject.name, *seconds)
-        say(f"{thing}: round {number} of {rounds}")
+            yield number, subject
+
+
+def calls(
+    subjects: Sequence[Subject],
+    thing: str,
+    rounds: int,
+    say: Progress,
+    *,
+    quick: int = 10,
+    slow: int = 2,
+) -> Measure:
+    """Seconds of one call of ``thing``. The first round warms up."""
+    measure = Measure(thing, "s", "less")
+    for number, subject in visits(subjects, thing, rounds + 1):
+        seconds = subject.times(thing, quick if subject.quick else slow)
+        if number:
+            measure.add(subject.name, *seconds)
+    say(f"{thing}: {rounds} rounds")
+    return measure
+
+
+def values(
+    subjects: Sequence[Subject],
+    thing: str,
+    rounds: int,
+    say: Progress,
+    *arguments: object,
+    name: str = "",
+    unit: str = "s",
+) -> Measure:
+    """Figures that the subjects take themselves, in ``unit``."""
+    measure = Measure(name or thing, unit, "less" if unit == "s" else "more")
+    for _, subject in visits(subjects, thing, rounds):
+        measure.add(subject.name, subject.value(thing, *arguments))
+    say(f"{measure.name}: {rounds} rounds")
     return measure
 
 
 def bursts(subjects: Sequence[Subject], rounds: int, say: Progress, *, count: int = 64) -> Measure:
     """Commands per second when ``count`` start at once."""
     measure = Measure(f"burst_{count}", "1/s", "more")
-    able = [subject for subject in subjects if type(subject).burst is not Subject.burst]
-    for number in range(rounds):
-        for subject in random.sample(able, len(able)):
-            measure.add(subject.name, count / subject.burst(count))
-        say(f"{count} at once: round {number + 1} of {rounds}")
+    for _, subject in visits(subjects, "true", rounds):
+        measure.add(subject.name, count / subject.burst(count))
+    say(f"{count} at once: {rounds} rounds")
     return measure
 
 
 def creates(rounds: int, say: Progress) -> Measure:
     """Seconds from create() to the result of the first command, and the end of the sandbox left out."""
-    measure = Measure("first_result", "s", "less")
-    subjects: list[Subject] = [
-        RawEngine(),
-        Ours("guest"),
-        Ours("guest", "trio"),
-        Ours("exec"),
-        DockerPy(),
-        AioDocker(),
-    ]
-    opened = open_all(subjects, say)
+    engine = open_all([RawEngine()], say)
+    subjects = open_all(everybody(), say)
     try:
-        for number in range(rounds + 1):
-            for subject in random.sample(opened, len(opened)):
-                seconds = subject.times("first_result", 1)
-                if number:
-                    measure.add(subject.name, *seconds)
-            say(f"create to first result: round {number} of {rounds}")
+        return calls([*engine, *subjects], "first_result", rounds, say, quick=1, slow=1)
     finally:
-        close_all(opened)
-    return measure
+        close_all([*engine, *subjects])
 
 
 def streams(rounds: int, say: Progress, *, size: int = 200 << 20) -> Measure:
     """Bytes per second of one stream."""
-    measure = Measure("stream_200mb", "B/s", "more")
-    subjects: list[Subject] = [
-        UnreadStream(),
-        UnreadStream("trio"),
-        Ours("guest"),
-        Ours("guest", "trio"),
-        Ours("exec"),
-        DockerPy(),
-    ]
-    opened = open_all(subjects, say)
+    subjects = open_all([UnreadStream(), UnreadStream("trio"), *everybody()], say)
     try:
-        for number in range(rounds):
-            for subject in random.sample(opened, len(opened)):
-                if isinstance(subject, AsyncSubject):
-                    measure.add(subject.name, subject.call(lambda subject=subject: subject.stream(size)))  # type: ignore[misc]
-                else:
-                    measure.add(subject.name, subject.stream(size))  # type: ignore[attr-defined]
-            say(f"stream of {size >> 20} MiB: round {number + 1} of {rounds}")
+        return values(subjects, "stream", rounds, say, size, name="stream_200mb", unit="B/s")
     finally:
-        close_all(opened)
-    return measure
+        close_all(subjects)
 
 
 def endings(rounds: int, say: Progress) -> list[Measure]:
-    """How much later than its timeout a run ends, and how long a cancelled one takes to be gone."""
-    overshoot = Measure("timeout_overshoot", "s", "less")
-    cancelled = Measure("cancel_to_gone", "s", "less")
-    subjects = [Ours("guest"), Ours("guest", "trio"), Ours("exec")]
-    for subject in subjects:
-        subject.open()
+    """How late a timeout is, how long until a cancelled run is gone, and how long a kill takes."""
+    subjects = open_all(everybody(), say)
     try:
-        for number in range(rounds):
-            for subject in subjects:
-                overshoot.add(subject.name, subject.call(subject.overshoot))
-                cancelled.add(subject.name, subject.call(subject.cancelled))
-            say(f"timeouts and cancellations: round {number + 1} of {rounds}")
+        return [
+            values(subjects, "overshoot", rounds, say, name="timeout_overshoot"),
+            values(subjects, "cancelled", rounds, say, name="cancel_to_gone"),
+            values(subjects, "kill", rounds, say),
+        ]
     finally:
         close_all(subjects)
-    return [overshoot, cancelled]
 
 
 def imports(rounds: int, say: Progress) -> Measure:
@@ -177,6 +158,9 @@ def imports(rounds: int, say: Progress) -> Measure:
         "import sandboxio": "import sandboxio",
         "python -c pass": "pass",
         "import docker": "import docker",
+        "import aiodocker": "import aiodocker",
+        "import llm_sandbox": "import llm_sandbox",
+        "import e2b": "import e2b",
     }
     for number in range(rounds + 1):
         for name, program in programs.items():
@@ -192,9 +176,7 @@ def cpu(subjects: Sequence[Subject], say: Progress, *, count: int = 200) -> Meas
     """CPU seconds per 1,000 commands, of this process and of the engine with all its helpers."""
     measure = Measure("cpu_per_1000", "s", "less")
     for subject in subjects:
-        if "local" in subject.name:
-            continue
-        many = count if any(word in subject.name for word in FAST) else count // 4
+        many = count if subject.quick else count // 4
         before = cpu_seconds()
         subject.times("true", many)
         client, engine = (after - start for after, start in zip(cpu_seconds(), before, strict=True))

@@ -14,7 +14,8 @@ from sandboxio_docker.lifecycle import remove
 from sandboxio_docker.wire import Wire
 
 from . import settings
-from .subjects import AsyncSubject, Clock, Ours
+from .ours import Ours
+from .subjects import AsyncSubject, Clock
 
 
 class RawEngine(AsyncSubject):

@@ -16,6 +16,7 @@ TITLES = {
     "timeout_overshoot": "timeout overshoot",
     "cancel_to_gone": "cancel to process gone",
     "import": "import",
+    "kill": "kill of one process",
     "cpu_per_1000": "CPU per 1,000 commands",
 }
 
@@ -31,6 +32,10 @@ def table(results: dict[str, Any]) -> Iterator[str]:
         for middle, subject, values in sorted(rows, reverse=measure["better"] == "more"):
             spread = f"{shown(min(values), measure['unit'])} to {shown(max(values), measure['unit'])}"
             yield f"  {subject:36s} {shown(middle, measure['unit']):>12s}   ({spread}, n={len(values)})"
+    if record := results.get("record"):
+        yield ""
+        yield "one record of an operation"
+        yield from (f"  {name:36s} {value:9.1f} us" for name, value in record.items())
     for name, loops in results.get("heavy", {}).items():
         for loop, figures in loops.items():
             yield ""

@@ -2,91 +2,84 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import anyio
-
-import sandboxio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from . import settings
-from .measures import Measure, Progress
-from .subjects import Clock, DockerPy, Ours
+from .measures import Measure, Progress, close_all, open_all
+from .others import DockerCommand, DockerPy
+from .ours import Ours
+from .subjects import AsyncSubject, Clock, Floor, Subject
 
 CONCURRENCY = (1, 4, 16, 64, 256)
 SANDBOXES = (1, 10, 50, 100, 200)
 SIZES = tuple(1 << power for power in range(10, 31, 4))
+MANY_THREADS = 64
+"""Blocking libraries get no more at once: each takes a thread, and the engine is saturated long before."""
 
 
 def runs_at_once(say: Progress, *, rounds: int = 3) -> list[Measure]:
     """Commands per second by how many run at once."""
+    subjects = open_all([Floor(), Ours("guest"), Ours("guest", "trio"), Ours("exec"), DockerPy()], say)
     measures = []
-    subjects = [Ours("guest"), Ours("guest", "trio"), DockerPy()]
-    for subject in subjects:
-        subject.open()
     try:
         for count in CONCURRENCY:
             measure = Measure(f"at_once_{count}", "1/s", "more")
             for _ in range(rounds):
                 for subject in subjects:
-                    if count <= 64 or isinstance(subject, Ours):  # docker-py: one thread each, 64 are enough
+                    if count <= MANY_THREADS or subject.quick:
                         measure.add(subject.name, count / subject.burst(count))
             say(f"{count} runs at once")
             measures.append(measure)
     finally:
-        for subject in subjects:
-            subject.close()
+        close_all(subjects)
     return measures
 
 
-def sandboxes(say: Progress) -> Measure:
+def sandboxes(say: Progress) -> list[Measure]:
     """Seconds until all of N sandboxes, opened at once, have run a command."""
-    measure = Measure("sandboxes_at_once", "s", "less")
-    for count in SANDBOXES:
-        measure.add(str(count), anyio.run(_open_many, count))
-        say(f"{count} sandboxes at once")
-    return measure
-
-
-async def _open_many(count: int) -> float:
-    subject = Ours("guest")
-    made: list[Any] = []
-    start = Clock()
-
-    async def one() -> None:
-        sandbox = await subject.backend().create(resources=sandboxio.Resources(memory_mb=128), timeout=3600)
-        made.append(sandbox)
-        await sandbox.run(["true"])
-
+    subjects = open_all([Ours("guest"), Ours("guest", "trio"), DockerPy()], say)
+    measures = []
     try:
-        async with anyio.create_task_group() as group:
-            for _ in range(count):
-                group.start_soon(one)
-        return Clock() - start
+        for count in SANDBOXES:
+            measure = Measure(f"sandboxes_{count}", "s", "less")
+            for subject in subjects:
+                if isinstance(subject, AsyncSubject):
+                    measure.add(subject.name, subject.value("first_results", count))
+                elif count <= MANY_THREADS:
+                    measure.add(subject.name, _in_threads(subject, count))
+            say(f"{count} sandboxes at once")
+            measures.append(measure)
     finally:
-        async with anyio.create_task_group() as group:
-            for sandbox in made:
-                group.start_soon(sandbox.kill)
+        close_all(subjects)
+    return measures
 
 
-def file_sizes(say: Progress) -> list[Measure]:
+def _in_threads(subject: Subject, count: int) -> float:
+    with ThreadPoolExecutor(count) as pool:
+        start = Clock()
+        ends = [made.result() for made in [pool.submit(subject.first_result) for _ in range(count)]]
+        seconds = Clock() - start
+        list(pool.map(lambda end: end(), ends))  # type: ignore[operator]
+    return seconds
+
+
+def file_sizes(say: Progress, sizes: Sequence[int] = SIZES) -> list[Measure]:
     """Seconds of one upload and one download by size."""
-    return anyio.run(_files, say)
-
-
-async def _files(say: Progress) -> list[Measure]:
-    up, down = Measure("upload_by_size", "s", "less"), Measure("download_by_size", "s", "less")
-    subject = Ours("guest")
-    async with anyio.TemporaryDirectory() as folder, await subject.make() as sandbox:
-        local, back = anyio.Path(folder, "file"), anyio.Path(folder, "back")
-        for size in SIZES:
-            async with await local.open("wb") as file:
-                await file.truncate(size)
+    everyone: list[Subject] = [Floor(), Ours("guest"), Ours("guest", "trio"), Ours("exec")]
+    subjects = open_all([*everyone, DockerPy(), DockerCommand()], say)
+    measures = []
+    try:
+        for size in sizes:
+            up = Measure(f"upload_{size}", "s", "less")
+            down = Measure(f"download_{size}", "s", "less")
             for _ in range(1 if size >= 1 << 28 else 3):
-                start = Clock()
-                await sandbox.files.upload(str(local), "/work/file")
-                middle = Clock()
-                await sandbox.files.download("/work/file", str(back))
-                up.add(str(size), middle - start)
-                down.add(str(size), Clock() - middle)
+                for subject in subjects:
+                    there, back = subject.value("move_file", size)
+                    up.add(subject.name, there)
+                    down.add(subject.name, back)
             say(f"files of {size / settings.MIB:g} MiB")
-    return [up, down]
+            measures += [up, down]
+    finally:
+        close_all(subjects)
+    return measures

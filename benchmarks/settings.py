@@ -10,6 +10,8 @@ CPU = 1.0
 MEMORY_MB = 512
 PIDS = 512
 MIB = 1 << 20
+SMALL = b"x" * 1024
+"""What is written and read where a small file is measured."""
 
 HOST_CONFIG = {
     "NetworkMode": "none",
