@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from sandboxio.cli import output
 from sandboxio.cli.output import ProgressLine
 from sandboxio.models import Progress
 
@@ -41,6 +42,8 @@ class Pulling(FakeBackend):
         fix = "Start the engine (`sudo systemctl start docker`), or set DOCKER_HOST to its address."
         return Diagnosis((
             DoctorCheck("engine", True, "Docker 26.1.5 at unix:///var/run/docker.sock (from DOCKER_HOST)"),
+            DoctorCheck("other", False, "no engine; tried:\\n  /a.sock: there is no such socket\\n"
+                        "  /b.sock: there is no such socket", fix),
             DoctorCheck("caps", False, "the engine does not enforce the memory cap (cgroup v2)", fix),
         ))
 
@@ -87,18 +90,56 @@ def test_every_line_fits(arguments: list[str], columns: int) -> None:
 def test_colours_say_nothing_that_words_do_not() -> None:
     code, text = in_terminal("doctor")
     assert code == 1
-    assert "\x1b[32mok\x1b[0m" in text
-    assert "\x1b[1;31mFAIL\x1b[0m" in text
+    assert "\x1b[38;5;28mok\x1b[0m" in text
+    assert "\x1b[1;38;5;160mFAIL\x1b[0m" in text
     plain = ESCAPE.sub("", text)
     assert "  FAIL  caps" in plain
     assert "pulling: not working" in plain
 
 
-def test_no_colour_is_hard_to_read_on_white_or_black() -> None:
-    """Green, red, cyan and bold only; the rest stays the terminal's own."""
-    _, text = in_terminal("demo", "--backend", "pulling://")
-    codes = {code for codes in re.findall(r"\x1b\[([0-9;]*)m", text) for code in codes.split(";")}
-    assert codes <= {"0", "1", "31", "32", "36"}
+def luminance(number: int) -> float:
+    """Relative luminance (WCAG 2.2) of a colour of the 6x6x6 cube (xterm, 256colres.pl)."""
+    assert 16 <= number <= 231
+    levels = [0, 95, 135, 175, 215, 255]
+    red, green, blue = (levels[(number - 16) // step % 6] / 255 for step in (36, 6, 1))
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in (red, green, blue)
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_every_colour_is_readable_on_white_and_on_black() -> None:
+    """Fixed colours, so that no palette of a terminal makes them pale; the rest stays its own."""
+    for kind, code in output._COLOURS.items():
+        if kind == "title":
+            assert code == "1"
+            continue
+        colour = int(code.removeprefix("1;").removeprefix("38;5;"))
+        assert 1.05 / (luminance(colour) + 0.05) > 3.5, kind
+        assert (luminance(colour) + 0.05) / 0.05 > 3.5, kind
+    seen = set(re.findall(r"\x1b\[([0-9;]*)m", in_terminal("doctor")[1]))
+    assert seen <= {"0", *output._COLOURS.values()}
+
+
+def test_a_list_inside_a_detail_stays_in_its_column() -> None:
+    _, text = in_terminal("doctor", columns=80)
+    lines = ESCAPE.sub("", text).splitlines()
+    (head,) = (line for line in lines if "no engine; tried:" in line)
+    column = head.index("no engine")
+    following = lines[lines.index(head) + 1 :][:2]
+    assert following == [" " * (column + 2) + f"/{name}.sock: there is no such socket" for name in "ab"]
+
+
+def test_a_detail_with_a_list_keeps_its_lines_in_a_pipe() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "doctor"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert "tried:\n" in done.stdout
+    assert re.search(r"^ +/a\.sock: there is no such socket$", done.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
@@ -109,7 +150,7 @@ def test_colours_can_be_switched_off(environment: dict[str, str]) -> None:
 
 def test_an_empty_no_color_is_not_set() -> None:
     """As no-color.org has it."""
-    assert "\x1b[32m" in in_terminal("doctor", NO_COLOR="")[1]
+    assert "\x1b[38;5;28m" in in_terminal("doctor", NO_COLOR="")[1]
 
 
 def test_progress_is_one_line_and_then_gone() -> None:
@@ -127,11 +168,22 @@ def test_json_is_the_same_in_a_terminal() -> None:
     assert "\x1b" not in text
 
 
-def test_the_help_fits_a_narrow_terminal() -> None:
-    code, text = in_terminal("reap", "--help", columns=60)
+@pytest.mark.parametrize("columns", [40, 60, 80, 200])
+@pytest.mark.parametrize("command", ["", "doctor", "reap", "demo"])
+def test_the_help_fits(command: str, columns: int) -> None:
+    """No line is left for the terminal to cut, and no word is broken."""
+    code, text = in_terminal(*command.split(), "--help", columns=columns)
     assert code == 0
-    options = text.partition("options:")[2].partition("examples:")[0]
-    assert max(len(line) for line in options.splitlines()) <= 60
+    lines = text.splitlines()
+    assert max(map(len, lines)) < columns
+    if command == "demo":
+        assert any("docker://python:3.12-slim" in line for line in lines)
+
+
+def test_examples_have_two_columns_where_they_fit() -> None:
+    wide, narrow = (in_terminal("reap", "--help", columns=columns)[1] for columns in (80, 60))
+    assert "  sandboxio reap                         list, remove nothing\n" in wide
+    assert "  sandboxio reap\n      list, remove nothing\n" in narrow
 
 
 def test_progress_lines_add_up_and_stay_in_the_terminal() -> None:

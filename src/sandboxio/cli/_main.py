@@ -13,6 +13,7 @@ from typing import Protocol
 from sandboxio.errors import SandboxError
 
 from . import demo, doctor, reap
+from .help import HelpFormatter
 from .output import Output, say, use_rich_tracebacks
 
 
@@ -35,8 +36,16 @@ examples:
   sandboxio reap              sandboxes that were left behind
 
 `sandboxio COMMAND --help` shows more examples. Every command takes --json.
-environment: NO_COLOR=1 no colours, SBX_DEBUG=1 full tracebacks
-exit codes: 0 success, 1 a problem was found or the command failed, 2 wrong usage, 130 interrupted
+
+environment:
+  NO_COLOR=1   no colours
+  SBX_DEBUG=1  full tracebacks
+
+exit codes:
+  0    success
+  1    a problem was found or the command failed
+  2    wrong usage
+  130  interrupted
 """
 
 
@@ -83,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="sandboxio",
         description=DESCRIPTION,
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=_version())
@@ -94,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
             help=command.HELP,
             description=command.HELP[0].upper() + command.HELP[1:] + ".",
             epilog=command.EXAMPLES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=HelpFormatter,
             allow_abbrev=False,
         )
         sub.add_argument("--json", action="store_true", help="print the result as one JSON object")

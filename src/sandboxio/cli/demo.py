@@ -24,14 +24,19 @@ HELP: str = "create a sandbox, run code in it, show that it cannot reach the net
 DEFAULT_TARGET = "docker://python:3.12-slim"
 EXAMPLES: str = """\
 examples:
-  sandboxio demo                                 Docker, with the image python:3.12-slim
-  sandboxio demo --backend docker://my-image     another image
-  sandboxio demo --backend fake://               without Docker: in this process, runs nothing for real
-  sandboxio demo --json                          the same for programs
+  sandboxio demo                              Docker, python:3.12-slim
+  sandboxio demo --backend docker://my-image  another image
+  sandboxio demo --backend fake://            no Docker; runs nothing for real
+  sandboxio demo --json                       the same for programs
 
-The sandbox runs under the default policy, which lets nothing out; no option weakens it. The first run
-pulls the image.
-exit codes: 0 all steps passed, 1 one failed (also if the network was reached), 2 wrong usage, 130 interrupted
+The sandbox runs under the default policy, which lets nothing out; no option weakens it.
+The first run pulls the image.
+
+exit codes:
+  0    all steps passed
+  1    one failed (also if the network was reached)
+  2    wrong usage
+  130  interrupted
 """
 GREETING = "hello from the sandbox"
 STEPS = ("create", "run_code", "stream", "egress", "teardown")
@@ -195,7 +200,7 @@ def _target(text: str) -> BackendConfig:
 def _print(step: Step, output: Output) -> None:
     status = {"ok": "ok", "failed": "FAIL", "skipped": "skip"}[step.status]
     elapsed = "" if step.ms is None else f"{step.ms} ms"
-    output.status(status, step.name, f"{elapsed:>8}  {step.detail}", name_width=_WIDTH)
+    output.status(status, f"{step.name:<{_WIDTH}}  {elapsed:>8}", step.detail, name_width=_WIDTH + 10)
     if step.error is not None:
         output.line(f"fix: {step.error.hint}", indent=8, hang=2)
         output.line(f"docs: {step.error.url}", indent=8, hang=2)

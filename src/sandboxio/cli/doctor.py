@@ -17,7 +17,12 @@ examples:
   sandboxio doctor --json     the same for programs and bug reports
 
 Nothing is created and no provider is called. Credentials appear by name only.
-exit codes: 0 every installed backend is healthy, 1 one is not, 2 wrong usage, 130 interrupted
+
+exit codes:
+  0    every installed backend is healthy
+  1    one is not
+  2    wrong usage
+  130  interrupted
 """
 
 

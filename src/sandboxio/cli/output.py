@@ -23,7 +23,9 @@ from sandboxio.models import Progress
 
 NARROWEST = 30
 """Columns below which wrapping makes things worse."""
-_COLOURS = {"ok": "32", "FAIL": "1;31", "skip": "36", "title": "1"}
+_COLOURS = {"ok": "38;5;28", "FAIL": "1;38;5;160", "skip": "38;5;31", "title": "1"}
+"""Of the 256 fixed colours (xterm, ctlseqs, "SGR"): what a terminal makes of plain green is often unreadable
+on white. These have a contrast of 3.5 or more on black and on white."""
 ERASE_LINE = "\r\033[K"
 """To the first column, and clear to the end: ECMA-48 EL."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -58,11 +60,15 @@ class Output:
         if self.as_json:
             return
         columns = f"  {status:<4}  {_escaped(name):<{name_width}}  "
+        first, *more = _escaped(detail).split("\n")
         if self._width and self._width - len(columns) < NARROWEST:
-            head = f"  {status:<4}  {_escaped(name)}"
-            lines = [head, *self._wrapped(_escaped(detail).strip(), 8, 0)]
+            indent = 8
+            lines = [columns.rstrip(), *self._wrapped(first.strip(), indent, 0)]
         else:
-            lines = self._wrapped(columns + _escaped(detail), 0, len(columns))
+            indent = len(columns)
+            lines = self._wrapped(columns + first, 0, indent)
+        for line in more:
+            lines += self._wrapped(line.strip(), indent + 2, 2)
         lines[0] = lines[0].replace(status, self.paint(status, status), 1)
         self._write("\n".join(lines) + "\n")
 

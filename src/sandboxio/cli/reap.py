@@ -28,7 +28,12 @@ examples:
   sandboxio reap --json                         the same for programs
 
 Sandboxes of programs that still run are listed too: look at the list before you use --kill.
-exit codes: 0 done, 1 a backend could not be listed or a removal failed, 2 wrong usage, 130 interrupted
+
+exit codes:
+  0    done
+  1    a backend could not be listed or a removal failed
+  2    wrong usage
+  130  interrupted
 """
 
 Status = Literal["listed", "not installed", "cannot list", "failed"]
@@ -85,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kill", action="store_true", help="remove what is listed; without it, nothing is")
     parser.add_argument(
         "--label",
-        metavar="KEY=VALUE",
+        metavar="KEY=VAL",
         type=_label,
         action="append",
         default=[],
