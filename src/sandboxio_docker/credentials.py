@@ -27,6 +27,8 @@ from .endpoint import config_folder, json_object, read_json
 
 HUB: Final = "https://index.docker.io/v1/"
 """Docker Hub's key in the configuration, unlike every other registry's not its host name."""
+_HUB_DOMAINS: Final = ("", "docker.io", "index.docker.io")
+"""How a reference can name Docker Hub (distribution/reference, normalize.go)."""
 HELPER_TIMEOUT: Final = 10.0
 """Seconds that a credential helper may take; one that asks the user for a password would take for ever."""
 _PIPE: Final = 4096
@@ -36,7 +38,10 @@ _PIPE: Final = 4096
 async def registry_auth(
     domain: str, *, environ: Mapping[str, str] | None = None, home: Path | None = None
 ) -> str | None:
-    """The value of ``X-Registry-Auth`` for a registry (``""``: Docker Hub), None if there is none.
+    """The value of ``X-Registry-Auth`` for a reference's registry, None if there is none.
+
+    ``domain`` is the reference's (``""``: Docker Hub). The files are read and the helper is asked now;
+    nothing is remembered.
 
     Raises :class:`AuthError` if the configured helper is missing, fails or is silent, and
     :class:`ConfigurationError` for a configuration file that cannot be read. Cancelled: the helper is
@@ -45,7 +50,7 @@ async def registry_auth(
     environ = os.environ if environ is None else environ
     home = Path.home() if home is None else home
     config = read_json(config_folder(environ, home) / "config.json")
-    server = domain or HUB
+    server = HUB if domain in _HUB_DOMAINS else domain
     helper = json_object(config.get("credHelpers")).get(server) or config.get("credsStore")
     found = await _ask(helper, server, environ) if isinstance(helper, str) and helper else None
     if found is not None:
@@ -89,14 +94,20 @@ async def _ask(helper: str, server: str, environ: Mapping[str, str]) -> dict[str
             if b"credentials not found" in done.stdout + done.stderr:
                 return None
             raise _failed(name, server, f"it ended with {done.returncode}")
-        try:
-            answer = json_object(json.loads(done.stdout))
-        except ValueError:
-            raise _failed(name, server, "its answer is not JSON") from None
+        answer = _answered(done.stdout)
+        if answer is None:
+            raise _failed(name, server, "its answer is not JSON")
         user, secret = str(answer.get("Username", "")), str(answer.get("Secret", ""))
         # docker/cli: this user name says that the secret is a token
         return {"identitytoken": secret} if user == "<token>" else {"username": user, "password": secret}
     raise _failed(name, server, f"it did not answer within {HELPER_TIMEOUT:g} s")
+
+
+def _answered(text: bytes) -> dict[str, Any] | None:
+    try:
+        return json_object(json.loads(text))
+    except ValueError:  # it holds the whole text, so it must not become anybody's context
+        return None
 
 
 async def _run(program: str, question: bytes) -> subprocess.CompletedProcess[bytes]:

@@ -59,9 +59,10 @@ async def pull(
     ``platform`` is for example ``linux/arm64``; ``auth`` the value of ``X-Registry-Auth``. ``progress``
     is called for each status line; if it raises, that is logged once and the pull goes on without it.
 
-    Raises :class:`CreationError` (no such image, wrong platform, no space, interrupted, ...),
-    :class:`AuthError` and :class:`RateLimitError`; all name the reference. Cancelled: the engine stops
-    pulling soon after; layers that it has are kept.
+    Raises :class:`CreationError` (no such image, wrong platform, no space, interrupted, registry out of
+    reach, ...), :class:`AuthError` and :class:`RateLimitError`; all name the reference. Cancelled: the
+    engine stops pulling soon after, unless somebody else waits for the same image; layers that it has
+    are kept.
     """
     if reference.image_id:
         raise ConfigurationError(
@@ -194,6 +195,10 @@ def _interrupted(reference: Reference, why: str) -> CreationError:
 def _raise_public(reference: Reference, error: EngineError) -> NoReturn:
     """Raise the public error for a refused pull."""
     text = f"The image {reference} cannot be pulled: {error.reason or 'the engine gave no reason'}"
+    if error.fault is Fault.OTHER:
+        for pattern, hint in _ON_THE_WAY:
+            if pattern.search(error.reason):
+                raise CreationError(text, hint=hint) from error
     if error.fault is Fault.RATE_LIMITED:
         limited = error.to(RateLimitError, text)
         limited.retry_after = error.retry_after
@@ -202,3 +207,24 @@ def _raise_public(reference: Reference, error: EngineError) -> NoReturn:
     if error.fault is Fault.UNAUTHORIZED and "may require" not in error.reason:
         raise error.to(AuthError, text) from error
     raise error.to(CreationError, text) from error
+
+
+# Between engine and registry: words of Go's net, net/http, crypto/tls and crypto/x509 packages. Only in a
+# pull do they mean this, so they are not in faults.py. The first that fits decides.
+_TLS: Final = re.compile(
+    r"server gave HTTP response to HTTPS client|x509:|tls: |TLS handshake|certificate", re.IGNORECASE
+)
+_TLS_HINT: Final = (
+    "Give the engine the registry's certificate (/etc/docker/certs.d/HOST/ca.crt), or, for a registry"
+    " without TLS, name it in the engine's insecure-registries."
+)
+_LOST: Final = re.compile(
+    r"connection (refused|reset)|no such host|no route|unreachable|timeout|deadline exceeded|broken pipe|"
+    r"closed network connection|EOF\b|proxyconnect|unexpected HTTP status|misbehaving",
+    re.IGNORECASE,
+)
+_LOST_HINT: Final = (
+    "The engine did not reach the registry, or lost it: check the registry's name and the network of"
+    " the engine's machine, then try again; layers that are complete are kept."
+)
+_ON_THE_WAY: Final = ((_TLS, _TLS_HINT), (_LOST, _LOST_HINT))

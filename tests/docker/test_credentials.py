@@ -54,6 +54,9 @@ async def test_nothing_configured(home: Path) -> None:
     ("domain", "key"),
     [
         ("", "https://index.docker.io/v1/"),
+        ("docker.io", "https://index.docker.io/v1/"),
+        ("index.docker.io", "https://index.docker.io/v1/"),
+        ("", "index.docker.io"),
         ("ghcr.io", "ghcr.io"),
         ("ghcr.io", "https://ghcr.io"),
         ("ghcr.io", "https://ghcr.io/v2/"),
@@ -65,7 +68,7 @@ async def test_stored_credentials(home: Path, domain: str, key: str) -> None:
     assert await found(home, domain) == {
         "username": "u",
         "password": SECRET,
-        "serveraddress": domain or "https://index.docker.io/v1/",
+        "serveraddress": "https://index.docker.io/v1/" if "docker.io" in key else domain,
     }
 
 
@@ -73,6 +76,25 @@ async def test_credentials_go_to_their_own_registry_only(home: Path) -> None:
     configure(home, auths={"https://index.docker.io/v1/": stored(), "ghcr.io": stored()})
     for other in ("ghcr.io.evil.test", "evil.test", "localhost:5000", "ghcr.io:444"):
         assert await found(home, other) is None
+
+
+async def test_a_helper_is_named_by_the_registry_it_is_for(home: Path) -> None:
+    """One for Docker Hub goes by Docker Hub's key, whichever way the reference names it."""
+    helper(home, "hub", 'cat > "$0.in"; echo \'{"Username": "u", "Secret": "s"}\'')
+    configure(home, credHelpers={"https://index.docker.io/v1/": "hub"})
+    for domain in ("", "docker.io"):
+        assert (await found(home, domain) or {})["serveraddress"] == "https://index.docker.io/v1/"
+        assert (home / "bin/docker-credential-hub.in").read_text() == "https://index.docker.io/v1/"
+    assert await found(home, "quay.io") is None
+
+
+async def test_what_changes_counts_for_the_next_pull(home: Path) -> None:
+    configure(home, auths={"ghcr.io": stored()})
+    assert (await found(home, "ghcr.io") or {})["password"] == SECRET
+    configure(home, auths={"ghcr.io": stored(secret="another")})
+    assert (await found(home, "ghcr.io") or {})["password"] == "another"
+    configure(home)
+    assert await found(home, "ghcr.io") is None
 
 
 async def test_a_token(home: Path) -> None:
@@ -125,6 +147,7 @@ async def test_a_helper_that_fails(home: Path, script: str | None, why: str) -> 
     ) as caught:
         await found(home, "ghcr.io")
     assert SECRET not in str(caught.value)
+    assert caught.value.__context__ is None, "the parser's error holds all of the answer"
     assert "docker login" in caught.value.hint
 
 

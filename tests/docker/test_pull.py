@@ -151,6 +151,28 @@ HUB = "pull access denied for python, repository does not exist or may require '
             "Wait",
         ),
         (answer(500, {"message": "no space left on device"}), CreationError, "no space", "disk space"),
+        (
+            answer(500, {"message": 'Get "https://r.test/v2/": dial tcp: lookup r.test: no such host'}),
+            CreationError,
+            "no such host",
+            "did not reach the registry, or lost it",
+        ),
+        (
+            answer(500, {"message": "Head ...: http: server gave HTTP response to HTTPS client"}),
+            CreationError,
+            "HTTPS client",
+            "insecure-registries",
+        ),
+        (failing("x509: certificate signed by unknown authority"), CreationError, "x509", "certs.d"),
+        (failing("net/http: TLS handshake timeout"), CreationError, "TLS handshake", "certificate"),
+        (failing("unexpected EOF"), CreationError, "unexpected EOF", "layers that are complete are kept"),
+        (
+            failing("received unexpected HTTP status: 503 Service Unavailable"),
+            CreationError,
+            "503",
+            "try again",
+        ),
+        (answer(500, {"message": "something new"}), CreationError, "something new", "doctor"),
         (answer(400, {"message": "invalid platform"}), CreationError, "invalid platform", ""),
     ],
 )

@@ -5,12 +5,10 @@ Each is made once a run, through the engine's HTTP API alone, and removed at its
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
 import subprocess
-import tarfile
 import uuid
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -18,6 +16,9 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from scripts import engine_api
+from scripts.engine import Problem
+
+from .registry import Files, tarball, unpacked
 
 RUN = uuid.uuid4().hex[:8]
 
@@ -58,24 +59,11 @@ def derived(base: str, kind: str, *changes: str, script: str = "true") -> Genera
 
 
 @contextmanager
-def imported(kind: str, files: dict[str, bytes | str], *changes: str) -> Generator[str]:
+def imported(kind: str, files: Files, *changes: str) -> Generator[str]:
     """An image of nothing but these files: bytes are programs, text is where a link leads."""
     name = f"sandboxio-test:{kind}-{RUN}"
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for path, content in files.items():
-            entry = tarfile.TarInfo(path)
-            entry.mode = 0o755
-            if isinstance(content, str):
-                entry.type, entry.linkname = tarfile.SYMTYPE, content
-                archive.addfile(entry)
-            else:
-                entry.size = len(content)
-                archive.addfile(entry, io.BytesIO(content))
     repo, _, tag = name.partition(":")
-    answer = ask(
-        "POST", "/images/create", buffer.getvalue(), fromSrc="-", repo=repo, tag=tag, changes=changes
-    )
+    answer = ask("POST", "/images/create", tarball(files), fromSrc="-", repo=repo, tag=tag, changes=changes)
     assert b"error" not in answer, answer
     with removed(name):
         yield name
@@ -90,17 +78,25 @@ def removed(name: str) -> Generator[None]:
 
 
 def busybox() -> str | None:
-    """A static busybox of this machine (Debian: busybox-static), or None."""
-    return os.environ.get("SBX_TEST_BUSYBOX") or shutil.which("busybox")
+    """A static busybox: this machine's, or that of Debian's package; None if neither can be had."""
+    if program := os.environ.get("SBX_TEST_BUSYBOX") or shutil.which("busybox"):
+        return program
+    try:
+        return str(unpacked("busybox-static", "bin/busybox"))
+    except Problem:
+        return None
+
+
+def busybox_files(program: str) -> dict[str, bytes | str]:
+    """A root file system like Alpine's: no Python, no GNU tool, only what busybox has."""
+    applets = subprocess.run([program, "--list"], check=True, capture_output=True, text=True).stdout.split()
+    passwd = b"root:x:0:0::/root:/bin/sh\napp:x:1000:1000::/home/app:/bin/sh\n"
+    files: dict[str, bytes | str] = {"bin/busybox": Path(program).read_bytes(), "etc/passwd": passwd}
+    return files | {f"bin/{applet}": "busybox" for applet in applets if applet != "busybox"}
 
 
 @contextmanager
 def of_busybox(program: str) -> Generator[str]:
-    """Like Alpine: no Python, no GNU tool, only what busybox has."""
-    applets = subprocess.run([program, "--list"], check=True, capture_output=True, text=True).stdout.split()
-    passwd = b"root:x:0:0::/root:/bin/sh\napp:x:1000:1000::/home/app:/bin/sh\n"
-    content = Path(program).read_bytes()
-    files: dict[str, bytes | str] = {"bin/busybox": content, "etc/passwd": passwd}
-    files |= {f"bin/{applet}": "busybox" for applet in applets if applet != "busybox"}
-    with imported("busybox", files, "ENV PATH=/bin") as name:
+    """See ``busybox_files``."""
+    with imported("busybox", busybox_files(program), "ENV PATH=/bin") as name:
         yield name
