@@ -1,8 +1,13 @@
 """What a sandbox's container executes first: a shell text that becomes the guest, or stays and keeps time.
 
 The guest's program is not on the command line, where ``docker inspect`` would show it and where it would
-not fit. A small bootstrap reads it from stdin as the first message: ``SBX1``, u32 length, u32 CRC-32,
-bytes. What is on the command line is not secret: lifetime, lifeline, working folder.
+not fit. A small bootstrap reads it from stdin as the first message: ``SBX1``, u32 length of the rest,
+u32 CRC-32 of the rest; then u32 length of the program's text, the text, and after it what this Python made
+of the text: its magic number (four bytes) and the marshalled code, compressed. An inside whose Python has
+the same magic number (in practice, the same minor version) saves the 13 ms that compiling takes; every other
+compiles the text. Code travels this way only: the host never unmarshals anything.
+
+What is on the command line is not secret: lifetime, lifeline, working folder.
 
 If the image has no Python 3.8, the shell says so on stdout, in one line that starts with ``sandboxio: ``
 (no frame starts with that byte), and stays process 1 of the container. It keeps the two promises that
@@ -23,11 +28,13 @@ when the host's connection ends. Other channels (the engine's exec) do the work.
 
 from __future__ import annotations
 
-import importlib.resources
+import importlib.util
+import marshal
 import struct
 import zlib
 from functools import cache
-from typing import Final
+from types import CodeType
+from typing import Any, Final, cast
 
 PROGRAM_MAGIC: Final = b"SBX1"
 NAME: Final = "sandboxio"
@@ -46,8 +53,9 @@ _BOOT: Final = r"""
 import os, sys
 if sys.version_info < (3, 8):
     os.execvp("sh", ["sh", "-c", sys.argv[6], "sandboxio"] + sys.argv[1:])
-import select, time
+import gc, select, time
 from binascii import crc32
+gc.disable()
 began = time.monotonic()
 def take(size):
     data = b""
@@ -61,12 +69,23 @@ def take(size):
         data += more
     return data
 head = take(12)
-text = take(int.from_bytes(head[4:8], "big")) if head[:4] == b"SBX1" else b""
-if not text or crc32(text) != int.from_bytes(head[8:], "big"):
+body = take(int.from_bytes(head[4:8], "big")) if head[:4] == b"SBX1" else b""
+if not body or crc32(body) != int.from_bytes(head[8:], "big"):
     os.write(2, b"sandboxio launcher: what came is not the guest's program\n")
     os._exit(3)
+end = 4 + int.from_bytes(body[:4], "big")
+code = body[4:end]
+try:
+    import marshal, zlib
+    from _frozen_importlib_external import MAGIC_NUMBER
+    if body[end : end + 4] == MAGIC_NUMBER:
+        code = marshal.loads(zlib.decompress(body[end + 4 :]))
+except ImportError:
+    pass
 names = {"__name__": "sandboxio_guest"}
-exec(compile(text, "<sandboxio guest>", "exec"), names)
+exec(compile(code, "<sandboxio guest>", "exec") if code.__class__ is bytes else code, names)
+del head, body, code
+gc.enable()
 names["main"](sys.argv[1:5], began)
 """
 
@@ -138,9 +157,21 @@ def with_python(told: list[str], python: str = "python3") -> list[str]:
 @cache
 def program() -> bytes:
     """The guest's program as the first message on stdin."""
-    return message(importlib.resources.files("sandboxio_docker").joinpath("guest.py").read_bytes())
+    name = "sandboxio_docker.guest"
+    # an importlib.abc.InspectLoader, whether the library lies in a folder or in a zip file
+    loader = cast("Any", importlib.util.find_spec(name)).loader
+    return message(loader.get_source(name).encode(), loader.get_code(name))
 
 
-def message(text: bytes) -> bytes:
-    """A program text as the bootstrap reads it."""
-    return PROGRAM_MAGIC + struct.pack(">II", len(text), zlib.crc32(text)) + text
+def message(text: bytes, code: CodeType | None = None) -> bytes:
+    """A program text as the bootstrap reads it, and what this interpreter has made of it."""
+    body = struct.pack(">I", len(text)) + text
+    if code is not None:
+        body += importlib.util.MAGIC_NUMBER + zlib.compress(marshal.dumps(_anonymous(code)))
+    return PROGRAM_MAGIC + struct.pack(">II", len(body), zlib.crc32(body)) + body
+
+
+def _anonymous(code: CodeType) -> CodeType:
+    """The code without the path where this library is installed, which is nobody's business inside."""
+    inner = (_anonymous(each) if isinstance(each, CodeType) else each for each in code.co_consts)
+    return code.replace(co_filename="<sandboxio guest>", co_consts=tuple(inner))
