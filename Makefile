@@ -18,6 +18,7 @@ ENGINE := eval "$$($(PYTHON) -m scripts.engine up)"
 ASYNC_RULES := ASYNC101,ASYNC103,ASYNC104,ASYNC106,ASYNC111,ASYNC112,ASYNC113,ASYNC114,ASYNC118,$\
 	ASYNC119,ASYNC121,ASYNC122,ASYNC123,ASYNC125,ASYNC126,ASYNC300
 PYTEST := $(BIN)/python -m pytest
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 LOWEST = $(shell sed -n 's/^ *"$(FRAMEWORK)>=\([0-9.]*\)",$$/\1/p' pyproject.toml)
 
 help:  ## show this list
@@ -43,14 +44,20 @@ frameworks: venv  ## the framework tools with FRAMEWORK=mcp (or another) at VERS
 	@$(BIN)/python -m pip install --quiet --upgrade "$(FRAMEWORK)$(if $(filter lowest,$(VERSION)),==$(LOWEST).*)"
 	@$(PYTEST) $(wildcard tests/integrations tests/mcp)
 
-bench: venv  ## measure speed beside docker-py and others, and draw the plots (about ten minutes)
+bench: venv  ## measure speed beside docker-py and others, write the page about it (a quarter of an hour)
 	@$(BIN)/python -m pip install --quiet --group bench
 	@$(ENGINE); $(BIN)/python -m benchmarks
-	@$(BIN)/python -m benchmarks --plots benchmarks/results/latest.json
+	@$(BIN)/python -m scripts.gen_benchmarks
 
 bench-check: venv  ## measure, then compare with the bounds that the project set itself
 	@$(BIN)/python -m pip install --quiet --group bench
 	@$(ENGINE); $(BIN)/python -m benchmarks --check
+
+docs: venv  ## build the documentation's site into site/; a warning fails
+	@$(MKDOCS) build --strict
+
+docs-serve: venv  ## show the site at http://127.0.0.1:8000 while you write
+	@$(MKDOCS) serve
 
 engine: python  ## bring up a Docker engine and a test image, print the variables that name them
 	@$(PYTHON) -m scripts.engine up
@@ -87,4 +94,4 @@ python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer with venv was found: install one" \
 		"(Debian: apt-get install python3 python3-venv), or say PYTHON=/path/to/python." >&2; exit 1; }
 
-.PHONY: help demo test unit e2b canary frameworks bench bench-check engine engine-down lint types pythons all clean venv venv-demo python
+.PHONY: help demo test unit e2b canary frameworks bench bench-check docs docs-serve engine engine-down lint types pythons all clean venv venv-demo python

@@ -22,8 +22,8 @@ OURS, OTHERS, FLOOR = "#0b6e99", "#a06a13", LINE
 WIDTH, LEFT, RIGHT = 760, 250, 90
 ROW = 30
 TITLES = {
-    "true": 'One command, run(["true"])',
-    "code": 'run_code("print(1)")',
+    "true": "One command: true",
+    "code": "One line of Python",
     "small_file": "Write and read a file of 1 KiB",
     "first_result": "From create() to the first result",
     "burst_64": "64 commands started at once",
