@@ -56,7 +56,8 @@ def test_by_fork_and_exec_everything_is_the_same(guest: Guests, python: str) -> 
     assert (end.exit_code, err) == (3, b"err")
     assert out.split() == [b"out/dev/null", b"0", b"1", b"2"]
     _, out, _ = client.run("grep", "-E", "Sig(Blk|Ign)", "/proc/self/status")
-    assert {line.split()[1] for line in out.splitlines()} == {b"0" * 16}
+    # The C library's own posix_spawn leaves its two internal signals, 32 and 33, ignored; `make` uses it.
+    assert [int(line.split()[1], 16) & ~(3 << 31) for line in out.splitlines()] == [0, 0]
     assert client.run("no-such-program")[0].exit_code == 127
     assert client.run("/etc/passwd")[0].exit_code == 126
     last = client.last(client.start("true", b"a" * 200_000))
