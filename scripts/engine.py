@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +52,8 @@ class Place:
 
     root: Path
     socket: Path
-    bridge: bool = True
+    words: tuple[str, ...] = ()
+    """More of `dockerd`'s options. Never --bridge=none: it removes docker0, which is another engine's."""
 
     @property
     def host(self) -> str:
@@ -73,17 +74,27 @@ class Place:
             f"--data-root={self.root / 'data'}",
             f"--exec-root={self.root / 'exec'}",
             f"--pidfile={self.pidfile}",
-            *([] if self.bridge else ["--bridge=none", "--iptables=false"]),
+            *self.words,
         ]
 
     def pid(self) -> int | None:
         """The process that `up` started here, if it still runs."""
-        try:
-            pid = int(self.pidfile.read_text())
-            words = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
-        except (OSError, ValueError):
-            return None
-        return pid if f"--pidfile={self.pidfile}".encode() in words else None
+        return running(self.pidfile, f"--pidfile={self.pidfile}")
+
+
+def usual_place() -> Place:
+    home = "/var/lib/sandboxio-engine" if os.geteuid() == 0 else str(Path.home() / ".cache/sandboxio")
+    return Place(Path(home), Path("/var/run/docker.sock"))
+
+
+def running(pidfile: Path, word: str) -> int | None:
+    """The process that `pidfile` names, if `word` is on its command line: numbers are given out again."""
+    try:
+        pid = int(pidfile.read_text())
+        words = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return None
+    return pid if word.encode() in words else None
 
 
 def say(text: str) -> None:
@@ -92,13 +103,13 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def alone(place: Place) -> Iterator[None]:
-    """Hold the lock of `place`, so that two runs do not install or build the same thing at once."""
+def alone(root: Path) -> Iterator[None]:
+    """Hold the lock of the folder `root`, so that two runs do not install or build the same thing at once."""
     try:
-        place.root.mkdir(parents=True, exist_ok=True)
-        lock = (place.root / "lock").open("w")
+        root.mkdir(parents=True, exist_ok=True)
+        lock = (root / "lock").open("w")
     except OSError as error:
-        raise Problem(f"cannot write to {place.root}: {error.strerror}") from error
+        raise Problem(f"cannot write to {root}: {error.strerror}") from error
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -125,13 +136,13 @@ def require(program: str, package: str) -> bool:
     quiet = dict(os.environ, DEBIAN_FRONTEND="noninteractive", NEEDRESTART_SUSPEND="1")
     wait = ["-o", "DPkg::Lock::Timeout=300"]
     for words in (["update"], ["install", "-y", "-q", package]):
-        _loudly_on_failure(["apt-get", *wait, *words], env=quiet)
+        run_quietly(["apt-get", *wait, *words], env=quiet)
     if not shutil.which(program):
         raise Problem(f"the package {package} was installed but brought no {program}.")
     return True
 
 
-def _loudly_on_failure(command: list[str], env: dict[str, str] | None = None) -> str:
+def run_quietly(command: list[str], env: dict[str, str] | None = None) -> str:
     """Run quietly; if the command fails, show what it said."""
     done = subprocess.run(
         command,
@@ -171,13 +182,18 @@ def start_engine(place: Place) -> None:
         )
     installed = require("dockerd", "docker.io")
     if installed and _dockerd_runs():  # where services are managed, the package starts it
-        problem = _wait_for(place.host, START_SECONDS)
+        problem = wait_for(place.host, START_SECONDS)
         if problem is not None:
             raise Problem(f"the engine of the package docker.io does not work: {problem}.")
         return
+    launch(place)
+
+
+def launch(place: Place) -> None:
+    """Start `dockerd` at `place` and return when it answers."""
     mount = shutil.which("cgroupfs-mount")
     if mount and not os.path.ismount("/sys/fs/cgroup"):
-        _loudly_on_failure([mount])
+        run_quietly([mount])
     say(f"Starting a Docker engine in {place.root} ...")
     place.socket.parent.mkdir(parents=True, exist_ok=True)
     with place.log.open("wb") as log:
@@ -188,7 +204,7 @@ def start_engine(place: Place) -> None:
             stderr=subprocess.STDOUT,
             start_new_session=True,  # it stays when the terminal or the make run goes
         )
-    problem = _wait_for(place.host, START_SECONDS, engine)
+    problem = wait_for(place.host, START_SECONDS, engine)
     if problem is not None:
         say("\n".join(place.log.read_text(errors="replace").splitlines()[-20:]))
         raise Problem(f"the engine did not start ({problem}); its log is {place.log}.")
@@ -204,7 +220,7 @@ def _dockerd_runs() -> bool:
     return False
 
 
-def _wait_for(host: str, seconds: float, engine: subprocess.Popen[bytes] | None = None) -> str | None:
+def wait_for(host: str, seconds: float, engine: subprocess.Popen[bytes] | None = None) -> str | None:
     """None as soon as an engine answers at `host`, otherwise the last problem."""
     deadline = time.monotonic() + seconds
     while (problem := engine_problem(host)) is not None:
@@ -220,11 +236,16 @@ def stop_engine(place: Place) -> None:
         say(f"No engine that this script started runs in {place.root}.")
         return
     say(f"Stopping the engine in {place.root} (process {pid}) ...")
+    end(pid, place.pid)
+
+
+def end(pid: int, still: Callable[[], int | None]) -> None:
+    """Ask process `pid` to end, and return when `still` names it no more."""
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_SECONDS
-    while place.pid() == pid and time.monotonic() < deadline:
+    while still() == pid and time.monotonic() < deadline:
         time.sleep(0.1)
-    if place.pid() == pid:
+    if still() == pid:
         raise Problem(f"process {pid} did not end within {STOP_SECONDS:.0f} s.")
 
 
@@ -245,22 +266,27 @@ def build_image(host: str) -> str:
             f"The engine at {host} has no image for the tests: run `docker pull {PULLED_IMAGE}`,"
             " or set SBX_TEST_IMAGE to an image with python3 that it has."
         )
+    debootstrap(BUILT_IMAGE, "bookworm", IMAGE_PACKAGES, host)
+    return BUILT_IMAGE
+
+
+def debootstrap(image: str, suite: str, packages: str, host: str) -> None:
+    """Make `image` of a Debian release and some of its packages, divided by commas."""
     require("debootstrap", "debootstrap")
-    say(f"Building the image {BUILT_IMAGE} from Debian's packages (about a minute) ...")
+    say(f"Building the image {image} from Debian's packages (a minute or two) ...")
     with tempfile.TemporaryDirectory(prefix="sandboxio-image-") as folder:
         tree = Path(folder) / "tree"
-        options = ["--variant=minbase", f"--include={IMAGE_PACKAGES}"]
-        _loudly_on_failure(["debootstrap", *options, "bookworm", str(tree), *_debian_mirror()])
+        options = ["--variant=minbase", f"--include={packages}"]
+        run_quietly(["debootstrap", *options, suite, str(tree), *_debian_mirror()])
         for waste in ("var/cache/apt/archives", "var/lib/apt/lists"):
             shutil.rmtree(tree / waste, ignore_errors=True)
-        import_tree(tree, BUILT_IMAGE, host)
-    return BUILT_IMAGE
+        import_tree(tree, image, host)
 
 
 def _debian_mirror() -> list[str]:
     """The mirror that this machine takes its own Debian packages from, if it does."""
     form = "$(ORIGIN) $(REPO_URI)"
-    lines = _loudly_on_failure(["apt-get", "indextargets", "--format", form, "Created-By: Packages"])
+    lines = run_quietly(["apt-get", "indextargets", "--format", form, "Created-By: Packages"])
     sites = [line.split()[1] for line in lines.splitlines() if line.startswith("Debian ")]
     return [site for site in sites if "security" not in site][:1]
 
@@ -283,16 +309,25 @@ def import_tree(tree: Path, image: str, host: str) -> None:
 # Verbs
 
 
-def up(place: Place) -> None:
-    with alone(place):
+def ready(place: Place) -> tuple[str, str]:
+    """The host of an engine that answers and an image that it has, both brought about if need be."""
+    with alone(place.root):
         host, problems = find_engine()
         if host is None:
             if os.environ.get("DOCKER_HOST"):
                 raise Problem(f"DOCKER_HOST is set, but {problems[0]}.")
             start_engine(place)
             host = place.host
-        image = find_image(host) or build_image(host)
-    print(f"export DOCKER_HOST={shlex.quote(host)} SBX_TEST_IMAGE={shlex.quote(image)}")
+        return host, find_image(host) or build_image(host)
+
+
+def up(place: Place) -> None:
+    print(exports(*ready(place)))
+
+
+def exports(host: str, image: str) -> str:
+    """A line for the shell."""
+    return f"export DOCKER_HOST={shlex.quote(host)} SBX_TEST_IMAGE={shlex.quote(image)}"
 
 
 def status(place: Place) -> None:
@@ -309,12 +344,11 @@ def main() -> int:
         prog="scripts.engine", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("verb", choices=["up", "down", "status"])
-    home = "/var/lib/sandboxio-engine" if os.geteuid() == 0 else str(Path.home() / ".cache/sandboxio")
-    parser.add_argument("--root", type=Path, default=Path(home), help="folder for an engine of ours")
-    parser.add_argument("--socket", type=Path, default=Path("/var/run/docker.sock"))
-    parser.add_argument("--no-bridge", action="store_true", help="without networks and firewall rules")
+    usual = usual_place()
+    parser.add_argument("--root", type=Path, default=usual.root, help="folder for an engine of ours")
+    parser.add_argument("--socket", type=Path, default=usual.socket)
     options = parser.parse_args()
-    place = Place(options.root.absolute(), options.socket, bridge=not options.no_bridge)
+    place = Place(options.root.absolute(), options.socket)
     try:
         {"up": up, "down": stop_engine, "status": status}[options.verb](place)
     except Problem as problem:
