@@ -3,6 +3,9 @@
 ``GET /events`` of the past answers in a millisecond and never waits for the container. ``inspect`` does
 (moby issue 41827), so it is only asked where nothing else helps, and under a bound.
 Source: Docker Engine API v1.41, GET /events; the engine keeps the last 256 events.
+
+Podman's service says of the past what its log holds, but only while ``until`` is still to come, and keeps
+the answer open until then; it tells of no ``oom`` and says ``remove`` for ``destroy`` (seen on 4.3.1).
 """
 
 from __future__ import annotations
@@ -25,6 +28,10 @@ FOLLOWS: Final = 0.1
 FOLLOWS_KILL: Final = 3.0
 """Seconds in which a container follows a process that was killed; the second where it was killed itself."""
 
+QUIET: Final = 0.1
+"""Seconds of silence after which Podman's answer counts as complete."""
+
+_OVER: Final = frozenset({"die", "destroy", "remove"})
 _GONE: Final = frozenset({Fault.NO_SUCH_CONTAINER, Fault.NOT_RUNNING, Fault.REMOVING, Fault.NO_SUCH_EXEC})
 
 
@@ -46,7 +53,7 @@ class Ending:
     async def explained(self) -> SandboxGone:
         """``SandboxGone`` that says how the container ended."""
         events = await self.past_events()
-        if not any(_action(event) in ("die", "destroy") for event in events):
+        if not any(_action(event) in _OVER for event in events):
             state = await self.state()
             if state is not None and not state.get("Running"):
                 return self._told(state.get("ExitCode"), oom=bool(state.get("OOMKilled")), outside=False)
@@ -81,7 +88,7 @@ class Ending:
 
     async def ended(self) -> bool:
         """True if the container certainly runs no more; False if it runs or nothing can be learnt."""
-        if any(_action(event) in ("die", "destroy") for event in await self.past_events()):
+        if any(_action(event) in _OVER for event in await self.past_events()):
             return True
         state = await self.state()
         return state is not None and not state.get("Running")
@@ -105,17 +112,21 @@ class Ending:
 
     async def past_events(self) -> list[dict[str, Any]]:
         """What the engine remembers of this container, oldest first; empty if it cannot be asked."""
-        params = {
-            "since": "1",
-            "until": f"{time.time():.9f}",
-            "filters": {"container": [self.container], "type": ["container"]},
-        }
         body = bytearray()
         try:
-            with anyio.move_on_after(LOOK):  # an engine whose clock is behind ours answers later
+            with anyio.move_on_after(LOOK) as look:  # an engine whose clock is behind ours answers later
+                latest = look.deadline
+                podman = (await self.engine.negotiate()).server.startswith("Libpod")
+                params = {
+                    "since": "1",
+                    "until": f"{time.time() + (LOOK if podman else 0):.9f}",
+                    "filters": {"container": [self.container], "type": ["container"]},
+                }
                 async with self.engine.stream("GET", "/events", params=params) as answer:
                     async for piece in answer:
                         body += piece
+                        if podman:
+                            look.deadline = min(latest, anyio.current_time() + QUIET)
         except (EngineError, EngineUnavailable):
             pass
         return _parsed(bytes(body))

@@ -25,6 +25,10 @@ from .engine import Engine, EngineError, EngineUnavailable, Fault, Hijacked, Pen
 AGAIN: Final = 0.02
 """Seconds between two looks at a removal that somebody else has begun, or at a name that may appear."""
 
+_UNDER_WAY: Final = frozenset({Fault.REMOVING, Fault.NOT_RUNNING})
+"""Answers to DELETE that another one will follow. Podman 4.3 says "could not be stopped: ... container state
+improper" where the container ends by itself between its two looks at it."""
+
 
 def new_name() -> str:
     """A container name, chosen here so that a container whose creation went unanswered can be found."""
@@ -113,7 +117,7 @@ async def remove(engine: Engine, container: str) -> bool:
         except EngineError as error:
             if error.status == 404:
                 return removed
-            if error.fault is not Fault.REMOVING:
+            if error.fault not in _UNDER_WAY:
                 raise ConnectError(
                     f"The engine did not remove container {container[:12]}: {error.reason}",
                     hint="Repair the engine, then remove what is left with `sandboxio reap --kill`.",
