@@ -24,9 +24,11 @@ import os
 import resource
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -293,6 +295,9 @@ class Podman(Further):
         remove_containers(self.host)
         if (pid := self.pid()) is not None:
             engine.end(pid, self.pid)
+        for pid in processes("conmon", f"{self.root}/"):  # one stays for five minutes after each exec
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.socket.unlink(missing_ok=True)
         for folder in mounts_below(self.root):
             engine.run_quietly(["umount", "--lazy", folder])
@@ -332,6 +337,19 @@ def remove_containers(host: str) -> None:
         ask(host, "DELETE", f"/containers/{found['Id']}?force=1&v=1", fine=(404, 409))
 
 
+def processes(program: str, text: str) -> list[int]:
+    """Processes of a program that have `text` somewhere on their command line."""
+    found: list[int] = []
+    for line in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = line.read_bytes()
+        except OSError:
+            continue  # it ended meanwhile
+        if text.encode() in words and Path(words.split(b"\0")[0].decode()).name == program:
+            found.append(int(line.parent.name))
+    return found
+
+
 def mounts_below(folder: Path) -> list[str]:
     """Mount points in `folder`, innermost first."""
     points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
@@ -361,6 +379,10 @@ def forget_own() -> None:
         os.environ.pop("DOCKER_HOST", None)
 
 
+def is_up(name: str) -> bool:
+    return engine_api.engine_problem(FURTHER[name].host) is None
+
+
 def find_first() -> str | None:
     return engine.find_engine()[0]
 
@@ -379,7 +401,7 @@ def up(name: str) -> tuple[str, str]:
     further = FURTHER[name]
     with engine.alone(further.root):
         SOCKETS.mkdir(parents=True, exist_ok=True)
-        if engine_api.engine_problem(further.host) is not None:
+        if not is_up(name):
             further.stop()  # what was broken off
             further.start(first)
         copy_image(image, first, further.host)
@@ -404,8 +426,7 @@ def status() -> None:
     forget_own()
     print(f"{FIRST:<16} {find_first() or 'not running'}")
     for name, further in FURTHER.items():
-        answers = engine_api.engine_problem(further.host) is None
-        print(f"{name:<16} {f'{further.host} ({further.state()})' if answers else further.state()}")
+        print(f"{name:<16} {f'{further.host} ({further.state()})' if is_up(name) else further.state()}")
 
 
 def main() -> int:

@@ -1,0 +1,191 @@
+"""Run the contract on every engine and print one table of what came of it.
+
+    python -m scripts.engines_matrix                     # all engines that this machine can bring up
+    python -m scripts.engines_matrix docker26 podman     # these; SBX_ENGINES="docker26 podman" says the same
+
+Needs the packages of the project and pytest, as `make engines` has them. The table has one row for each
+engine, runtime, channel and loop, and one for each engine with the labelled containers that are left on
+it. Exit 1 if a test failed, if none ran where some should, or if a container is left. Engines that were down
+before are taken down afterwards; `--keep` leaves them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+from scripts import engine_api, engines
+from scripts.engine import Problem, say
+
+ROOT = Path(__file__).parents[1]
+OUTCOMES = ("passed", "failed", "skipped", "xfailed")
+SETTLE_SECONDS = 10.0
+"""How long an engine may take to remove what it was told to."""
+
+MANAGED = quote(json.dumps({"label": ["io.sandboxio.managed=true"]}))
+CREATOR = "io.sandboxio.session"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one part of a run is called."""
+
+    engine: str
+    runtime: str
+    channel: str
+    loop: str
+
+
+@dataclass
+class Result:
+    """What came of the contract on one engine."""
+
+    counts: dict[Row, Counter[str]] = field(default_factory=dict[Row, Counter[str]])
+    seconds: float = 0.0
+    problem: str = ""
+    left: list[str] = field(default_factory=list[str])
+
+    @property
+    def bad(self) -> bool:
+        failed = any(counts["failed"] for counts in self.counts.values())
+        ran = any(counts["passed"] for counts in self.counts.values())
+        return bool(failed or not ran or self.problem or self.left)
+
+
+GVISOR = ("contract/test_docker_gvisor.py", "tests/real/test_gvisor.py")
+
+
+def suite_of(name: str) -> tuple[list[str], str]:
+    """The files that run on an engine, and the runtime in them."""
+    return (list(GVISOR), "runsc") if name.endswith("-runsc") else (["contract/test_docker.py"], "runc")
+
+
+def rows(report: ET.Element, engine: str, runtime: str) -> dict[Row, Counter[str]]:
+    """The counts in a report in JUnit's form, as pytest writes it."""
+    found: dict[Row, Counter[str]] = {}
+    for case in report.iter("testcase"):
+        suite = case.get("classname", "").rpartition(".")[2]
+        channel = next((kind for kind in ("guest", "exec") if kind in suite.lower()), "other")
+        loop = re.search(r"\[.*?\b(asyncio|trio)\b", case.get("name", ""))
+        row = Row(engine, runtime, channel, loop[1] if loop else "sync")
+        found.setdefault(row, Counter())[outcome(case)] += 1
+    return found
+
+
+def outcome(case: ET.Element) -> str:
+    """How one test ended. What fails while it is set up or taken down has failed, whatever else it did."""
+    if case.find("failure") is not None or case.find("error") is not None:
+        return "failed"
+    skipped = case.find("skipped")
+    if skipped is None:
+        return "passed"
+    return "xfailed" if skipped.get("type") == "pytest.xfail" else "skipped"
+
+
+def containers_left(host: str, since: float) -> list[str]:
+    """Sandboxes that began after `since` and whose creator is gone: others may use the first engine, too."""
+    status, body = engine_api.request("GET", f"/containers/json?all=1&filters={MANAGED}", host=host)
+    if status != 200:
+        raise Problem(f"the engine at {host} does not list its containers: {status} {body[:200]!r}")
+    return [
+        f"{found['Names'][0].lstrip('/')} ({found['State']})"
+        for found in json.loads(body)
+        if found["Created"] >= int(since) and not Path("/proc", found["Labels"].get(CREATOR, "none")).exists()
+    ]
+
+
+def settled(host: str, since: float) -> list[str]:
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while (left := containers_left(host, since)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
+
+
+def run(name: str, extra: list[str]) -> Result:
+    """The contract on one engine, which is brought up."""
+    result = Result()
+    began = time.monotonic()
+    try:
+        host, image = engines.up(name)
+    except Problem as problem:
+        result.problem = f"it could not be brought up: {problem}"
+        return result
+    files, runtime = suite_of(name)
+    since = time.time()
+    with tempfile.NamedTemporaryFile(suffix=".xml") as report:
+        pytest = [sys.executable, "-m", "pytest", *files, "-q", "--tb=native", "-o", "junit_family=xunit2"]
+        need = ["--require", "docker", f"--junitxml={report.name}"]
+        environment = os.environ | {"DOCKER_HOST": host, "SBX_TEST_IMAGE": image}
+        done = subprocess.run([*pytest, *need, *extra], cwd=ROOT, env=environment, check=False)
+        if done.returncode:
+            result.problem = f"pytest ended with {done.returncode}"
+        try:
+            result.counts = rows(ET.parse(report.name).getroot(), name, runtime)
+        except ET.ParseError:
+            result.problem = f"pytest ended with {done.returncode} and without a report"
+    result.left = settled(host, since)
+    result.seconds = time.monotonic() - began
+    return result
+
+
+def table(results: dict[str, Result]) -> Iterable[str]:
+    """The lines of the table, and below it what is wrong."""
+    yield "engine          runtime  channel  loop     " + "".join(f"{each:>9}" for each in OUTCOMES)
+    for result in results.values():
+        for row in sorted(result.counts, key=lambda row: (row.channel == "exec", row.loop)):
+            counts = "".join(f"{result.counts[row][each]:>9}" for each in OUTCOMES)
+            yield f"{row.engine:<15} {row.runtime:<8} {row.channel:<8} {row.loop:<8} {counts}"
+    yield ""
+    for name, result in results.items():
+        yield f"{name:<15} {len(result.left)} labelled containers left; {result.seconds:.0f} s"
+        yield from (f"  left: {each}" for each in result.left)
+    for name, result in results.items():
+        if result.bad:
+            yield f"{name}: {result.problem or 'see above'}"
+
+
+def wanted(named: list[str]) -> list[str]:
+    """The engines to run on: those that were named, those of SBX_ENGINES, or all."""
+    chosen = named or os.environ.get("SBX_ENGINES", "").replace(",", " ").split() or list(engines.NAMES)
+    if unknown := [name for name in chosen if name not in engines.NAMES]:
+        raise Problem(f"no such engine: {' '.join(unknown)}; there are {', '.join(engines.NAMES)}")
+    return chosen
+
+
+def main() -> int:
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(
+        prog="scripts.engines_matrix", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("engines", nargs="*", metavar="engine", help=", ".join(engines.NAMES))
+    parser.add_argument("--keep", action="store_true", help="leave the engines up")
+    options, extra = parser.parse_known_args()
+    results: dict[str, Result] = {}
+    try:
+        for name in wanted(options.engines):
+            was_up = name == engines.FIRST or engines.is_up(name)
+            say(f"== contract on {name}")
+            results[name] = run(name, extra)
+            if not was_up and not options.keep:
+                engines.down([name])
+    except Problem as problem:
+        say(str(problem))
+        return 1
+    print("\n" + "\n".join(table(results)))
+    return int(any(result.bad for result in results.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
