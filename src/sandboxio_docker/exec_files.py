@@ -45,12 +45,12 @@ case $p in */) exit 65 ;; esac
 [ -d "$p" ] && exit 65
 [ -e "$p" ] && ! [ -f "$p" ] && exit 66
 [ -d "${p%/*}/" ] || exit 64
-[ -e "$p" ] && { [ -w "$p" ] || exit 67; [ "$mode" ] || mode=$(stat -c %a "$p"); }
+[ -e "$p" ] && { [ -w "$p" ] || { true >>"$p"; exit 67; }; [ "$mode" ] || mode=$(stat -c %a "$p"); }
 t=${p%/*}/.sandboxio-$4
 umask 077
 trap 'rm -f "$t"' EXIT
 trap 'exit 71' HUP INT TERM PIPE
-true 2>/dev/null >"$t" || exit 67
+true >"$t" || exit 67
 head -c "$size" >"$t" || exit 70
 [ $(wc -c <"$t") = "$size" ] || exit 71
 chmod "${mode:-644}" "$t" || exit 70
@@ -194,9 +194,9 @@ _WORDS: Final = {
     EXISTS: ("{path!r} exists already.", "Use another name, or mkdir(..., parents=True)."),
     CUT: ("The transfer to {path!r} was cut off.", "Try again; the old file is unchanged."),
 }
+_READ_ONLY: Final = "Write to a path that the sandbox may write, for example /tmp."
 _TOOL_HINTS: Final = (
     ("No space left", "Free space in the sandbox, or on the engine's disk."),
-    ("Read-only file system", "Write to a path that the sandbox may write, for example /tmp."),
     ("File name too long", "Use a name of at most 255 bytes."),
     ("ot a directory", "A part of the path is a file."),
     ("not found", "The image lacks this tool; use an image that has it, or one with Python."),
@@ -206,9 +206,11 @@ _TOOL_HINTS: Final = (
 def _failure(path: str, code: int, words: str) -> FileSystemError:
     if code == MISSING:
         return PathNotFound(f"{path!r} does not exist in the sandbox.")
-    if code in _WORDS:
+    if "Read-only file system" in words:
+        return FileSystemError(f"{path!r} is on a read-only file system.", hint=_READ_ONLY)
+    fix = next((fix for text, fix in _TOOL_HINTS if text in words), None)
+    if code in _WORDS and not (code == FORBIDDEN and fix):
         text, hint = _WORDS[code]
         return FileSystemError(text.format(path=path), hint=hint)
     reason = words.splitlines()[-1] if words else f"the helper ended with {code}"
-    fix = next((fix for text, fix in _TOOL_HINTS if text in words), None)
     return FileSystemError(f"The operation on {path!r} failed: {reason}", hint=fix)

@@ -823,6 +823,8 @@ def write_file(job: Job, path: bytes, mode: int) -> Steps:
     if before:
         check_regular(before.st_mode)
         if not os.access(target, os.W_OK):
+            # opening it says why, as access() does not: no permission, or a read-only file system
+            os.close(os.open(target, os.O_WRONLY | NEVER_WAIT))
             raise PermissionError(errno.EACCES, "not writable")
     fd, temporary = open_temporary(target, exists=before is not None)
     size = 0

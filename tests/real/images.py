@@ -23,7 +23,7 @@ from .registry import Files, tarball, unpacked
 RUN = uuid.uuid4().hex[:8]
 
 
-def ask(method: str, path: str, body: object = None, **query: str | Iterable[str]) -> bytes:
+def ask(method: str, path: str, body: object = None, /, **query: str | Iterable[str]) -> bytes:
     """One request that has to succeed."""
     pairs = [(name, value) for name, values in query.items() for value in _several(values)]
     target = f"{path}?{urlencode(pairs)}"
@@ -40,18 +40,23 @@ def _several(values: str | Iterable[str]) -> Iterable[str]:
 
 
 @contextmanager
-def derived(base: str, kind: str, *changes: str, script: str = "true") -> Generator[str]:
-    """``base`` after a shell script, with ``changes`` in the form of a Dockerfile."""
+def derived(
+    base: str, kind: str, *changes: str, script: str = "true", add: bytes | None = None, signal: str = ""
+) -> Generator[str]:
+    """``base`` with the tar ``add`` unpacked, after a shell script, with ``changes`` as in a Dockerfile."""
     name = f"sandboxio-test:{kind}-{RUN}"
     command = {"Image": base, "Entrypoint": ["/bin/sh", "-c", script], "Cmd": []}
     container = json.loads(ask("POST", "/containers/create", {**command, "NetworkDisabled": True}))["Id"]
     try:
+        if add is not None:
+            ask("PUT", f"/containers/{container}/archive", add, path="/")
         ask("POST", f"/containers/{container}/start")
         ended = json.loads(ask("POST", f"/containers/{container}/wait"))
         assert ended["StatusCode"] == 0, ended
         repo, _, tag = name.partition(":")
         clean = ("ENTRYPOINT []", "CMD []", "ENV LC_ALL=C")
-        ask("POST", "/commit", {}, container=container, repo=repo, tag=tag, changes=(*clean, *changes))
+        settings = {"StopSignal": signal} if signal else {}  # no instruction that commit takes
+        ask("POST", "/commit", settings, container=container, repo=repo, tag=tag, changes=(*clean, *changes))
     finally:
         ask("DELETE", f"/containers/{container}", force="1", v="1")
     with removed(name):
@@ -75,6 +80,30 @@ def removed(name: str) -> Generator[None]:
         yield
     finally:
         ask("DELETE", f"/images/{name}", force="1")
+
+
+def python_of_pyenv(version: str) -> tuple[bytes, str] | None:
+    """A Python that pyenv built on this machine, without what no program needs; None if it has none.
+
+    A tar for an image whose C library is as new, and the program's path: the one that it was built for.
+    """
+    for home in sorted(Path("~/.pyenv/versions").expanduser().glob(f"{version}.*")):
+        unwanted = [
+            "test",
+            "tests",
+            "idlelib",
+            "ensurepip",
+            "__pycache__",
+            "site-packages/*",
+            "config-*",
+            "*.a",
+        ]
+        parts = [home / "bin" / f"python{version}", *home.glob(f"lib/*python{version}*")]
+        command = ["tar", "-C", "/", *(f"--exclude={each}" for each in unwanted), "-c"]
+        names = [str(part.relative_to("/")) for part in parts]
+        done = subprocess.run([*command, *names], capture_output=True, check=True)
+        return done.stdout, str(parts[0])
+    return None
 
 
 def busybox() -> str | None:

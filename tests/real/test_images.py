@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import time
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +14,9 @@ import anyio
 import pytest
 
 from sandboxio import Capability
-from sandboxio.errors import CapabilityNotSupported, CreationError, ExecutionTimeout
+from sandboxio.errors import CapabilityNotSupported, CreationError, ExecutionTimeout, FileSystemError
 from sandboxio_docker import DockerBackend
+from scripts import engine_api
 
 from . import images
 from .test_files import NAMES
@@ -37,14 +42,21 @@ async def works(backend: DockerBackend) -> None:
         ("USER root", "EXPOSE 80"),
         ("VOLUME /work",),
         ("WORKDIR /srv", "ENV PATH=/usr/bin:/bin"),
+        ('ENTRYPOINT ["/slow"]',),
+        ("VOLUME /work", "USER app"),
+        ("WORKDIR /work", "USER 1000:1000", "VOLUME /work /tmp"),
     ],
-    ids=lambda changes: changes[0],
+    ids=" ".join,
 )
 async def test_what_an_image_says_does_not_matter(
     changes: tuple[str, ...], docker_image: str, channel: Any
 ) -> None:
-    """Case 51."""
-    with images.derived(docker_image, "changed", *changes) as image:
+    """Cases 51 and 54: /work belongs to the user, also where the image has a folder or a volume there."""
+    script = (
+        "useradd --uid 1000 app; mkdir -p /work; echo old >/work/old; chmod 700 /work; "
+        "printf '#!/bin/sh\\nsleep 600\\nexec \"$@\"\\n' >/slow; chmod 755 /slow"
+    )
+    with images.derived(docker_image, "changed", *changes, script=script, signal="SIGINT") as image:
         await works(DockerBackend(image=image, channel=channel))
 
 
@@ -69,6 +81,67 @@ async def test_a_user_that_is_not_root(user: str, docker_image: str, channel: An
                 await sandbox.run("sleep 60", timeout=1)
             left = await sandbox.run("grep -al -e '[s]leep.60' /proc/[0-9]*/cmdline 2>/dev/null; true")
             assert left.stdout == ""
+
+
+@pytest.fixture(scope="session")
+def only_python(docker_image: str) -> Generator[Callable[[str], str]]:
+    """An image whose only Python has the given version; each is made once."""
+    with ExitStack() as stack:
+
+        @functools.cache
+        def image_for(version: str) -> str:
+            found = images.python_of_pyenv(version)
+            if found is None:
+                pytest.skip(f"pyenv has no Python {version} on this machine: pyenv install {version}")
+            content, program = found
+            link = f"/usr/bin/python{version[0]}"
+            script = (
+                f"rm -f /usr/bin/python* /usr/local/bin/python*; ln -s {program} {link}; {link} --version"
+            )
+            made = images.derived(docker_image, f"py{version}", script=script, add=content)
+            return stack.enter_context(made)
+
+        yield image_for
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.13"])
+async def test_an_image_with_another_python(
+    version: str, only_python: Callable[[str], str], channel: Any
+) -> None:
+    """The oldest that the guest supports, and a new one."""
+    async with await DockerBackend(image=only_python(version), channel=channel).create(
+        timeout=120
+    ) as sandbox:
+        assert repr(sandbox).count(f"guest(python {version}.") == (channel == "guest")
+        code = "import sys; print('é', *sys.version_info[:2], sep='.')\nopen('f', 'w').write('1')"
+        assert (await sandbox.run_code(code)).stdout == f"é.{version}\n"
+        assert await sandbox.files.read("f") == b"1"
+        async with sandbox.stream("echo a; echo b >&2; exit 3") as process:
+            seen = [(chunk.stream, chunk.data) async for chunk in process]
+        assert sorted(seen) == [("stderr", b"b\n"), ("stdout", b"a\n")]
+        assert (await sandbox.run("exit 3")).exit_code == 3
+        with pytest.raises(ExecutionTimeout):
+            await sandbox.run("trap '' TERM; sleep 62 & sleep 62", timeout=1)
+        left = await sandbox.run("grep -al -e '[s]leep.62' /proc/[0-9]*/cmdline 2>/dev/null; true")
+        assert left.stdout == ""
+
+
+@pytest.mark.parametrize("version", ["2.7", "3.7"])
+async def test_an_image_with_too_old_a_python(version: str, only_python: Callable[[str], str]) -> None:
+    """As if it had none, unless an interpreter is named: then that one runs code."""
+    image = only_python(version)
+    async with await DockerBackend(image=image).create(timeout=120) as sandbox:
+        assert "exec(no python3 of version 3.8 or newer)" in repr(sandbox)
+        assert Capability.RUN_CODE not in sandbox.capabilities
+        await sandbox.files.write("f", b"1")
+        assert (await sandbox.run("cat f; pwd")).stdout == "1/work\n"
+    if version > "3":  # an interpreter is called with options that Python 2 has not
+        named = DockerBackend(image=image, interpreter="python3")
+        async with await named.create(timeout=120) as sandbox:
+            code = "import sys; print('é', *sys.version_info[:2], sep='.')"
+            assert (await sandbox.run_code(code)).stdout == f"é.{version}\n"
+    with pytest.raises(CreationError, match=r"3\.8 or newer"):
+        await DockerBackend(image=image, channel="guest").create(timeout=60)
 
 
 async def test_an_image_without_python(without_python: str) -> None:
@@ -134,6 +207,95 @@ async def test_an_image_without_a_shell(without_shell: str) -> None:
             await sandbox.run(["python3", "-c", "import time; time.sleep(60)"], timeout=1)
     with pytest.raises(CreationError, match="no /bin/sh"):
         await DockerBackend(image=without_shell, channel="exec").create(timeout=60)
+
+
+BARE = """
+import os
+for folder in ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin"):
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        if not name.startswith("python"):
+            os.remove(os.path.join(folder, name))
+"""
+
+
+@pytest.mark.parametrize("user", ["root", "65532:65532"])
+async def test_an_image_of_python_alone(user: str, docker_image: str) -> None:
+    """Cases 52 and 54: as distroless Python, which has no tool at all, and mostly another user than root."""
+    with images.derived(docker_image, "bare", f"USER {user}", script=f"exec python3 -c '{BARE}'") as image:
+        async with await DockerBackend(image=image).create(timeout=120) as sandbox:
+            assert "guest(" in repr(sandbox)
+            code = "import os; print(os.getuid(), os.getcwd(), os.stat('.').st_uid)"
+            uid = 0 if user == "root" else 65532
+            assert (await sandbox.run_code(code)).stdout == f"{uid} /work {uid}\n"
+            await sandbox.files.mkdir("d")
+            await sandbox.files.write("d/f", b"1")
+            assert [entry.path for entry in await sandbox.files.ls("d")] == ["d/f"]
+            assert await sandbox.files.read("d/f") == b"1"
+            await sandbox.files.remove("d")
+            assert (await sandbox.run(["ls"])).exit_code == 127
+            nested = (
+                "import subprocess, sys, time\nargs = [sys.executable, '-c', 'import time; time.sleep(63)']\n"
+            )
+            with pytest.raises(ExecutionTimeout):
+                await sandbox.run_code(f"{nested}subprocess.Popen(args)\ntime.sleep(63)", timeout=1)
+            alive = "import glob\nlines = [open(p, 'rb').read() for p in glob.glob('/proc/[0-9]*/cmdline')]\n"
+            alive += "print([line for line in lines if b'sleep(63' in line])"
+            assert (await sandbox.run_code(alive)).stdout == "[]\n"
+
+
+async def test_a_user_on_busybox(busybox_image: str) -> None:
+    """Case 54 where only small tools do the work."""
+    with images.derived(busybox_image, "busybox-user", "USER app", "ENV PATH=/bin") as image:
+        async with await DockerBackend(image=image).create(timeout=120) as sandbox:
+            assert "exec(" in repr(sandbox)
+            await sandbox.files.write("a.txt", b"1")
+            result = await sandbox.run(
+                "echo 2 >> a.txt && stat -c %u a.txt . && cat a.txt && rm a.txt; id -u"
+            )
+            assert result.stdout == "1000\n1000\n12\n1000\n", result
+
+
+async def test_a_container_with_a_read_only_root(docker_image: str, channel: Any) -> None:
+    """Case 57: one that somebody made, with a tmpfs to work in; what cannot be written says so."""
+    body = {
+        "Image": docker_image,
+        "Entrypoint": ["sleep", "300"],
+        "Cmd": [],
+        "WorkingDir": "/work",
+        "Labels": {"io.sandboxio.managed": "true", "io.sandboxio.timeout": "300"},
+        "HostConfig": {"ReadonlyRootfs": True, "Tmpfs": {"/work": "", "/tmp": ""}, "NetworkMode": "none"},
+    }
+    container = json.loads(images.ask("POST", "/containers/create", body))["Id"]
+    try:
+        images.ask("POST", f"/containers/{container}/start")
+        sandbox = await DockerBackend(channel=channel).connect(container)
+        try:
+            for path in ("f", "/tmp/f"):
+                await sandbox.files.write(path, b"1")
+                assert (await sandbox.run(["cat", path])).stdout == "1"
+            await sandbox.run("echo 2 > b")
+            assert await sandbox.files.read("b") == b"2\n"
+            for path in ("/etc/x", "/etc/passwd"):
+                with pytest.raises(FileSystemError, match="is on a read-only file system") as caught:
+                    await sandbox.files.write(path, b"")
+                assert "/tmp" in caught.value.hint
+        finally:
+            await sandbox.kill()
+    finally:
+        engine_api.request("DELETE", f"/containers/{container}?force=1")
+
+
+async def test_an_image_with_one_program(docker_image: str) -> None:
+    """Case 52: as `FROM scratch` with a static binary. Nothing in it can stay alive, and it says so."""
+    tool = images.busybox()
+    if tool is None:
+        pytest.skip("this machine has no static busybox: apt-get install busybox-static")
+    with images.imported("scratch", {"bin/app": Path(tool).read_bytes()}, 'ENTRYPOINT ["/bin/app"]') as image:
+        with pytest.raises(CreationError, match="neither /bin/sh nor python3") as caught:
+            await DockerBackend(image=image).create(timeout=60, metadata={"test": image})
+        assert image in caught.value.message
+        assert "Python" in caught.value.hint
+        assert not held(image)
 
 
 async def test_an_image_with_nothing(with_nothing: str) -> None:
