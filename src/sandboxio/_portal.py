@@ -1,6 +1,7 @@
 """One thread with one event loop for the blocking facade: calls go in, results and errors come out.
 
-What anyio's ``BlockingPortal`` leaves open is settled here:
+What anyio's ``BlockingPortal`` leaves open is settled here (it is not used, since its calls wait for
+Python's own locks, which an interrupt can leave in disorder):
 
 1. Ctrl-C in the waiting thread cancels the call in the loop and waits until it has cleaned up (the
    remote process is dead then); a second Ctrl-C stops waiting.
@@ -17,6 +18,7 @@ import atexit
 import contextlib
 import importlib
 import os
+import sys
 import threading
 import warnings
 import weakref
@@ -24,7 +26,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 import anyio
-from anyio.from_thread import BlockingPortal
+from anyio.abc import TaskGroup
 
 from .errors import (
     ConfigurationError,
@@ -37,11 +39,32 @@ from .errors import (
 T = TypeVar("T")
 _EXIT_BOUND = 30.0
 """Seconds that interpreter shutdown waits for one thread: several teardown graces."""
-_ENTRY_BOUND = 1.0
-"""Seconds that a closing loop waits for calls that are just being handed over; one takes microseconds."""
-
 _loops: set[_Loop] = set()
 _hooked: list[bool] = []
+
+
+class _Gate:
+    """Opened once, by one thread, for one other that waits.
+
+    Not a ``threading.Event``: that is Python code around a lock, and an interrupt between two of its lines
+    can leave the lock taken for ever, or released twice (Lib/threading.py, ``Condition``). Here a wait is one
+    call of C, which an interrupt ends without a trace.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self.is_open = False
+
+    def open(self) -> None:
+        """Always called by the same thread; more than once does nothing."""
+        if not self.is_open:
+            self.is_open = True
+            self._lock.release()
+
+    def wait(self) -> None:
+        if not self.is_open:
+            self._lock.acquire()
 
 
 class _Call(Generic[T]):
@@ -49,7 +72,7 @@ class _Call(Generic[T]):
 
     def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
         self._work = work
-        self._done = threading.Event()
+        self._done = _Gate()
         self._scope: anyio.CancelScope | None = None
         self._abandoned = False
         self._result: list[T] = []
@@ -66,15 +89,19 @@ class _Call(Generic[T]):
         except BaseException as error:  # noqa: BLE001 - the caller's thread raises it
             self._error = error
         finally:
-            self._done.set()
+            self._done.open()
 
     def cancel(self) -> None:
         """In the loop: end the work; it is done when it has cleaned up."""
         self._abandoned = True
         if self._scope is None:
-            self._done.set()  # it has not begun and now never will
+            self._done.open()  # it has not begun and now never will
         else:
             self._scope.cancel()
+
+    def end(self) -> None:
+        """In the loop's thread, when there is no loop any more."""
+        self._done.open()
 
     def wait(self) -> None:
         self._done.wait()
@@ -97,28 +124,55 @@ class _Loop:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.thread = threading.Thread(target=self._run, name="sandboxio-sync", daemon=True)
-        self.ready = threading.Event()
+        self.ready = _Gate()
         self.failure: BaseException | None = None
         self.at_end: Callable[[], Awaitable[None]] | None = None
         self._released = False
         self._closing = False
         self._served = False
-        self._entering: set[object] = set()
-        self._portal: BlockingPortal | None = None
+        self._calls: set[_Call[Any]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: TaskGroup | None = None
         self._wake: Callable[[], object] | None = None
 
-    def spawn(self, function: Callable[[], Any]) -> None:
-        """Have ``function`` run in the loop. Raises ``SandboxGone`` if the loop has ended."""
-        token = object()
-        self._entering.add(token)
+    def serve(self, call: _Call[Any]) -> None:
+        """Have ``call`` run in the loop and wait for it. Raises ``SandboxGone`` if the loop has ended.
+
+        Whoever comes first, the caller who adds its call or the thread that ends them all: it is ended, or
+        sees here that nobody will.
+        """
+        self._calls.add(call)
         try:
-            if self._closing or self._portal is None:
-                raise _gone()
-            self._portal.start_task_soon(function)
-        except RuntimeError as error:  # anyio's word for a loop that has ended
-            raise _gone() from error
+            self._hand_over(self._start, call)
+            call.wait()
         finally:
-            self._entering.discard(token)
+            self._calls.discard(call)
+
+    def abandon(self, call: _Call[Any]) -> None:
+        """Cancel ``call`` and wait until it has cleaned up."""
+        self._calls.add(call)
+        try:
+            self._hand_over(call.cancel)
+            call.wait()
+        finally:
+            self._calls.discard(call)
+
+    def _hand_over(self, function: Callable[..., None], *arguments: Any) -> None:
+        if self._closing or self._loop is None:
+            raise _gone()
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError as error:  # asyncio's word for a loop that has ended
+            raise _gone() from error
+
+    def _start(self, call: _Call[Any]) -> None:
+        """In the loop, in a copy of the caller's context: a trace goes on inside."""
+        if self._closing or self._tasks is None:
+            call.end()
+            return
+        if (sniffio := sys.modules.get("sniffio")) is not None:  # the caller may be in a trio task
+            sniffio.current_async_library_cvar.set("asyncio")
+        self._tasks.start_soon(call.run)
 
     def release(self) -> None:
         """Let the loop end once ``at_end`` is done. From any thread, at any time, without waiting."""
@@ -133,31 +187,30 @@ class _Loop:
         try:
             anyio.run(self._main)
         except Exception as error:
-            if not self.ready.is_set():
+            if not self.ready.is_open:
                 self.failure = error  # the starting thread reports it
             elif not (self._served and isinstance(error, RuntimeError)):
                 raise
             # Python 3.12 cannot start the thread that ends an executor while the interpreter shuts down
         finally:
             self._closing = True
+            for call in tuple(self._calls):
+                call.end()
             _loops.discard(self)
-            self.ready.set()
+            self.ready.open()
 
     async def _main(self) -> None:
         stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         self._wake = lambda: loop.call_soon_threadsafe(stop.set)
         if self._released:
             return
-        async with BlockingPortal() as self._portal:
-            self.ready.set()
+        async with anyio.create_task_group() as self._tasks:
+            self.ready.open()
             await stop.wait()
             await self._finish()
             self._closing = True
-            with anyio.move_on_after(_ENTRY_BOUND):
-                while self._entering:  # noqa: ASYNC110 - other threads change it, for microseconds
-                    await anyio.sleep(0.001)
-            await self._portal.stop(cancel_remaining=True)
+            self._tasks.cancel_scope.cancel()
         self._served = True
 
     async def _finish(self) -> None:
@@ -185,6 +238,8 @@ class Portal:
             self._loop.thread.start()
             self._loop.ready.wait()
         except RuntimeError as error:
+            if isinstance(error.__context__, KeyboardInterrupt):  # inside Thread.start, between its locks
+                raise error.__context__ from None
             raise _not_started(error) from error
         except BaseException:  # Ctrl-C: nobody will have this handle
             self.close()
@@ -197,14 +252,12 @@ class Portal:
         self.check_thread()
         call = _Call(work)
         try:
-            self._loop.spawn(call.run)
-            call.wait()
+            self._loop.serve(call)
         except SandboxGone:
             raise
         except BaseException:  # Ctrl-C, or whatever a signal handler raised
             with contextlib.suppress(SandboxGone):
-                self._loop.spawn(call.cancel)
-                call.wait()
+                self._loop.abandon(call)
             raise
         return call.outcome()
 
@@ -231,9 +284,12 @@ class Portal:
         self._loop.at_end = work
 
     def release(self) -> None:
-        """Let the thread end by itself; does not wait."""
-        self._finalizer.detach()
+        """Let the thread end by itself; does not wait.
+
+        Should an interrupt cut this short, the thread ends when the handle is dropped.
+        """
         self._loop.release()
+        self._finalizer.detach()
 
     def close(self) -> None:
         """End the thread and wait until it is gone. Idempotent; nothing happens in a fork."""

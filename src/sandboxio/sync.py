@@ -230,8 +230,20 @@ class SyncProcess:
         self._portal = portal
 
     def __enter__(self) -> Self:
-        self._portal.call(self._process.__aenter__)
-        return self
+        started: list[Process] = []
+
+        async def enter() -> None:
+            started.append(await self._process.__aenter__())
+
+        try:
+            self._portal.call(enter)
+            return self
+        except BaseException as error:
+            if (
+                started
+            ):  # Ctrl-C came when the command ran already, and `with` will not leave what it never had
+                self.__exit__(type(error), error, error.__traceback__)
+            raise
 
     def __exit__(
         self,

@@ -97,7 +97,7 @@ def test_an_interrupt_while_handing_over(
             ended.append(True)
 
     with monkeypatch.context() as during:
-        patch(during, _portal._Loop, "spawn", {1}, after=after)
+        patch(during, _portal._Loop, "_hand_over", {1}, after=after)
         with pytest.raises(KeyboardInterrupt):
             portal.call(work)
     if not after:
@@ -111,8 +111,8 @@ def test_an_interrupt_while_handing_over(
 
 
 def test_an_interrupt_while_the_thread_starts_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Interrupted(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
+    class Interrupted(_portal._Gate):
+        def wait(self) -> None:
             raise KeyboardInterrupt
 
     real = _portal._Loop.__init__
@@ -137,6 +137,20 @@ def test_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
         Portal()
     assert "ulimit -u" in raised.value.hint
     assert isinstance(raised.value.__cause__, RuntimeError)
+
+
+def test_ctrl_c_inside_the_start_of_a_thread_stays_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPython's ``Condition`` makes a RuntimeError of it, between two of its lines."""
+
+    def start(self: threading.Thread) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("release unlocked lock")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        Portal()
 
 
 def test_no_loop_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,25 +249,49 @@ def test_a_fork_is_told(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None
     portal.call(anyio.lowlevel.checkpoint)
 
 
-def test_the_end_waits_for_a_call_that_is_just_being_handed_over(
+def test_a_call_that_comes_too_late_for_the_loop_does_not_wait_for_ever(
     portal: Portal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Handed to a loop that is past its last round, it would wait for ever."""
-    monkeypatch.setattr(_portal, "_ENTRY_BOUND", 30.0)
-    token = object()
-    portal._loop._entering.add(token)
-    portal.release()
-    portal._loop.thread.join(0.2)
-    assert portal._loop.thread.is_alive()
-    portal._loop._entering.discard(token)
-    portal._loop.thread.join(5)
-    assert not portal._loop.thread.is_alive()
+    """Whatever the caller saw when it looked: the thread ends what it finds, the caller what comes later."""
+    late: list[object] = []
+
+    def swallow(self: object, *arguments: object) -> None:
+        late.append(arguments)
+        portal._loop.release()
+
+    monkeypatch.setattr(_portal._Loop, "_hand_over", swallow)  # as if the loop never got to it
+    with pytest.raises(SandboxGone):
+        portal.call(anyio.lowlevel.checkpoint)
+    assert late
+    assert not portal._loop._calls
 
 
-def test_the_end_does_not_wait_for_ever_for_one_that_was_interrupted(
-    portal: Portal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_portal, "_ENTRY_BOUND", 0.1)
-    portal._loop._entering.add(object())
+def test_a_call_that_arrives_while_the_loop_ends_says_so(portal: Portal) -> None:
+    """It was handed over in time, but its turn comes after everything was cancelled."""
+    turned: list[bool] = []
+
+    async def last() -> None:
+        await anyio.lowlevel.checkpoint()
+        call = _portal._Call(anyio.lowlevel.checkpoint)
+        portal._loop._closing = True
+        portal._loop._start(call)
+        turned.append(call._done.is_open)
+
+    portal.at_end(last)
     portal.close()
-    assert not portal._loop.thread.is_alive()
+    assert turned == [True]
+
+
+def test_an_interrupt_while_releasing_leaves_the_rest_to_the_last_reference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    portal = Portal()
+    with monkeypatch.context() as during:
+        patch(during, _portal._Loop, "release", {1})
+        with pytest.raises(KeyboardInterrupt):
+            portal.close()
+    thread = portal._loop.thread
+    assert thread.is_alive()
+    del portal
+    thread.join(5)
+    assert not thread.is_alive()
