@@ -90,7 +90,7 @@ OUTSIDE = {
     "sandboxio/": "anyio typing_extensions",
     "sandboxio/otel": "opentelemetry",
     "sandboxio/mcp/": "anyio mcp mcp_types pydantic",
-    "sandboxio/mcp/command": "anyio mcp mcp_types pydantic hypercorn uvicorn",
+    "sandboxio/mcp/serving": "anyio mcp hypercorn uvicorn",
     "sandboxio/integrations/langgraph": "langchain_core pydantic",
     "sandboxio/integrations/openai_agents": "agents pydantic",
     "sandboxio/integrations/pydantic_ai": "anyio pydantic pydantic_ai",

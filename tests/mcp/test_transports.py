@@ -14,9 +14,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import httpx
 import pytest
 from mcp import Client, StdioServerParameters
+from sniffio import current_async_library
 
 LOOPS = ("asyncio", "trio")
 COMMAND = [sys.executable, "-m", "sandboxio.mcp", "--backend", "fake://"]
@@ -213,6 +215,32 @@ async def test_a_client_that_vanishes_in_mid_call_leaves_the_server_well() -> No
         async with Client(url) as polite:
             assert not (await polite.call_tool("run_command", {"cmd": "echo x"})).is_error
         assert server.poll() is None
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_sigterm_ends_an_http_server_whose_client_waits_for_an_answer() -> None:
+    """Both HTTP servers wait for answers that are on their way; this one would come in ten minutes."""
+    running = anyio.Event()
+
+    async def progress(value: float, total: float | None, message: str | None) -> None:
+        running.set()
+
+    with serving("--loop", current_async_library() or "") as (url, server):
+        async with anyio.create_task_group() as tasks:
+
+            async def call() -> None:
+                async with Client(url) as client:
+                    result = await client.call_tool(
+                        "run_command", {"cmd": "sleep 600"}, progress_callback=progress
+                    )
+                    assert result.is_error
+                    assert "SBX_E1204" in str(result.content)
+
+            tasks.start_soon(call)
+            with anyio.fail_after(20):
+                await running.wait()
+            server.terminate()
+            assert await anyio.to_thread.run_sync(server.wait, 20) == 128 + signal.SIGTERM
 
 
 def test_help_shows_examples_and_a_wrong_option_is_a_usage_error() -> None:

@@ -1,27 +1,24 @@
-"""Options of ``python -m sandboxio.mcp``, and the transports."""
+"""Options of ``python -m sandboxio.mcp``, and what guards the server."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import secrets
-import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, cast
 
 import anyio
 from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
-from mcp.server.mcpserver import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 from pydantic import AnyHttpUrl
 
 from sandboxio.errors import ConfigurationError, SandboxError
 from sandboxio.mcp.holder import Holder
 from sandboxio.mcp.server import Settings, build
+from sandboxio.mcp.serving import serve_http, serve_http_on_trio, serve_stdio
 
 TOKEN_VARIABLE = "SBX_MCP_TOKEN"  # noqa: S105 - the variable's name
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -101,18 +98,20 @@ def _parser() -> argparse.ArgumentParser:
 
 def _serve(given: argparse.Namespace) -> int:
     settings = Settings(given.backend, given.timeout, given.egress)
+    holder = Holder(settings.create)
     if given.transport == "stdio":
-        holder = Holder(settings.create)
-        anyio.run(_serve_stdio, build(settings, holder), holder, backend=given.loop)
-        return 0
+        return anyio.run(serve_stdio, build(settings, holder), holder, backend=given.loop)
     security, token = _security(given)
     if token is None:
-        server = build(settings)
+        server = build(settings, holder)
     else:
         auth = AuthSettings(issuer_url=NO_ISSUER, resource_server_url=None)
-        server = build(settings, auth=auth, token_verifier=StaticToken(token))
-    anyio.run(partial(_serve_http, server, given, security), backend=given.loop)
-    return 0
+        server = build(settings, holder, auth=auth, token_verifier=StaticToken(token))
+    app = server.streamable_http_app(
+        host=given.host, transport_security=security, max_request_body_size=MAX_BODY
+    )
+    serve = serve_http_on_trio if given.loop == "trio" else serve_http
+    return anyio.run(serve, app, holder, given.host, given.port, backend=given.loop)
 
 
 def _security(given: argparse.Namespace) -> tuple[TransportSecuritySettings | None, str | None]:
@@ -142,60 +141,3 @@ def _security(given: argparse.Namespace) -> tuple[TransportSecuritySettings | No
         return None, token
     origins = [f"{scheme}://{host}" for host in given.allowed_host for scheme in ("http", "https")]
     return TransportSecuritySettings(allowed_hosts=given.allowed_host, allowed_origins=origins), token
-
-
-async def _serve_stdio(server: MCPServer[Holder], holder: Holder) -> None:
-    """Serve until the client goes or a signal comes; the sandbox is ended in either case."""
-    async with anyio.create_task_group() as group:
-
-        async def watch() -> None:
-            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-                async for number in signals:
-                    await holder.close()
-                    os._exit(128 + number)  # the SDK reads stdin in a thread that nothing can interrupt
-
-        group.start_soon(watch)
-        await server.run_stdio_async()
-        group.cancel_scope.cancel()
-
-
-async def _until_signal(serve: Callable[[], Awaitable[None]]) -> None:
-    async with anyio.create_task_group() as group:
-
-        async def watch() -> None:
-            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-                async for _ in signals:
-                    group.cancel_scope.cancel()
-
-        group.start_soon(watch)
-        await serve()
-        group.cancel_scope.cancel()
-
-
-async def _serve_http(
-    server: MCPServer[Holder], given: argparse.Namespace, security: TransportSecuritySettings | None
-) -> None:
-    app: Any = server.streamable_http_app(
-        host=given.host, transport_security=security, max_request_body_size=MAX_BODY
-    )
-    if given.loop == "trio":
-        await _until_signal(partial(_serve_trio, app, given))
-        return
-    import uvicorn  # noqa: PLC0415 - comes with the mcp package; only HTTP needs it
-
-    config = uvicorn.Config(app, host=given.host, port=given.port, log_level="warning")
-    await uvicorn.Server(config).serve()
-
-
-async def _serve_trio(app: Any, given: argparse.Namespace) -> None:
-    try:
-        from hypercorn.config import Config  # noqa: PLC0415 - uvicorn serves asyncio only
-        from hypercorn.trio import serve  # noqa: PLC0415  # pyright: ignore[reportUnknownVariableType]
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            "HTTP on trio needs hypercorn.", hint='pip install "hypercorn[trio]", or use --loop asyncio.'
-        ) from error
-    config = Config()
-    config.bind = [f"{given.host}:{given.port}"]
-    config.errorlog = config.accesslog = None
-    await cast("Callable[[Any, Config], Awaitable[None]]", serve)(app, config)

@@ -66,10 +66,10 @@ def build(
     token_verifier: TokenVerifier | None = None,
 ) -> MCPServer[Holder]:
     """A server, ready to be run on any transport. Its sandbox, ``holder``'s, ends with its lifespan."""
-    kept = holder or Holder(settings.create)
 
     @asynccontextmanager
     async def lifespan(server: MCPServer[Holder]) -> AsyncGenerator[Holder]:
+        kept = holder or Holder(settings.create)
         try:
             yield kept
         finally:
