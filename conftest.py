@@ -11,11 +11,12 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.harness import engines, leaks, twins
+from tests.harness import engines, leaks, outcomes, twins
 from tests.harness.clocks import LOOPS, backend_for
 
 pytest_plugins = ["pytester"]
@@ -35,6 +36,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=[],
         choices=sorted(engines.NEEDS),
         help="fail, instead of skipping tests, when this is missing; may be given more than once",
+    )
+    parser.addoption(
+        "--outcomes",
+        type=Path,
+        metavar="FILE",
+        help="append how each test ended; see tests/harness/outcomes.py",
     )
 
 
@@ -131,16 +138,18 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if twins.is_async(item) and twins.reason_of(item, "one_loop") is None:
-        outcomes = _skipped[twins.group_of(item)]
-        outcomes[item.nodeid] = outcomes.get(item.nodeid, False) or report.skipped
+        skipped = _skipped[twins.group_of(item)]
+        skipped[item.nodeid] = skipped.get(item.nodeid, False) or report.skipped
+    if (file := item.config.getoption("--outcomes")) is not None:
+        outcomes.append(file, item, report)
     return report
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    for outcomes in _skipped.values():
-        if len(set(outcomes.values())) == 2:
-            lone = ", ".join(nodeid for nodeid, skipped in outcomes.items() if skipped)
+    for loops in _skipped.values():
+        if len(set(loops.values())) == 2:
+            lone = ", ".join(nodeid for nodeid, skipped in loops.items() if skipped)
             _complaints.append(f"skipped on one loop and run on the other: {lone}")
     if processes := leaks.processes_of_session(_session_id):
         _complaints.extend(f"process {pid} is still there, now killed: {c}" for pid, c in processes.items())

@@ -5,7 +5,8 @@
 ``docker://`` is the fake with what Docker declares, or with IMAGE the real engine, where IMAGE stands in
 for every image. ``e2b://`` is the fake as a microVM. A block may say that it runs on the real adapter.
 Blocks with tests are handed to pytest. Each block starts in an empty folder of its own. A JSON object
-goes to stdout, what the blocks print to stderr.
+goes to stdout: for the line of each block, why it failed (or an empty text) and where it ran. What the
+blocks print goes to stderr.
 """
 
 from __future__ import annotations
@@ -30,11 +31,15 @@ from sandboxio_docker import DockerBackend
 from sandboxio_docker.sandbox import DockerSandbox
 from tests.docs.pages import Block, blocks
 
+USED: set[str] = set()
+"""Where the block at hand has made sandboxes."""
+
 
 class OneImage(DockerBackend):
     """Docker with one image for all."""
 
     async def _provision(self, request: SandboxRequest) -> DockerSandbox:
+        USED.add("a real engine")
         return await super()._provision(replace(request, template=sys.argv[2]))
 
 
@@ -69,8 +74,19 @@ def run_tests(block: Block) -> None:
         raise AssertionError(f"pytest ended with {code!r}")
 
 
+def where(block: Block) -> str:
+    """In whose sandboxes a block ran that has just run."""
+    if block.way == "real adapter":
+        return "the real adapter, which refuses"
+    if USED:
+        return " and ".join(sorted(USED))
+    uses = ("://", "_fake", "Fake")
+    return "the fake" if any(text in block.text for text in uses) else "nothing: no sandbox is made"
+
+
 def outcome(block: Block, page: Path) -> str:
     """An empty text if the block ran, else the traceback."""
+    USED.clear()
     home = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -90,11 +106,11 @@ def main() -> None:
     page = Path(sys.argv[1]).resolve()
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     os.environ["PYTEST_PLUGINS"] = "anyio.pytest_plugin,sandboxio.testing.plugin"
-    found: dict[str, str] = {}
+    found: dict[str, tuple[str, str]] = {}
     with contextlib.redirect_stdout(sys.stderr):
         for block in blocks(page.read_text()):
             if block.language == "python" and block.way != "not executed":
-                found[str(block.line)] = outcome(block, page)
+                found[str(block.line)] = outcome(block, page), where(block)
     print(json.dumps(found))
 
 

@@ -11,20 +11,25 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from .pages import ROOT, blocks, name_of
 
+Record = Callable[[str, object], None]
+
 EXECUTED = [
     ROOT / "README.md",
     ROOT / "examples/README.md",
+    ROOT / "docs/README.md",
     ROOT / "docs/quickstart.md",
     *sorted((ROOT / "docs/how-to").glob("*.md")),
     *sorted((ROOT / "docs/explanation").glob("*.md")),
 ]
 ON_AN_ENGINE = [
+    ROOT / "docs/README.md",
     ROOT / "docs/quickstart.md",
     *(ROOT / f"docs/how-to/{name}.md" for name in ("docker", "ci", "integrations")),
 ]
@@ -32,7 +37,8 @@ ALLOWED_UNEXECUTED = 0
 """Blocks with a comment "not executed". A rise needs a reason here."""
 
 
-def run(page: Path, folder: Path, *image: str) -> dict[str, str]:
+def run(page: Path, folder: Path, *image: str) -> list[str]:
+    """Where each block ran; a block that failed fails."""
     done = subprocess.run(
         [sys.executable, "-W", "error::UserWarning", str(ROOT / "tests/docs/run_page.py"), str(page), *image],
         cwd=folder,
@@ -43,25 +49,33 @@ def run(page: Path, folder: Path, *image: str) -> dict[str, str]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, str] = json.loads(done.stdout)
-    for line, failure in found.items():
+    found: dict[str, tuple[str, str]] = json.loads(done.stdout)
+    for line, (failure, _) in found.items():
         if failure:
             pytest.fail(f"{page.name}, the block at line {line}:\n{failure}\n{done.stderr}", pytrace=False)
-    return found
+    return [place for _, place in found.values()]
 
 
 @pytest.mark.parametrize("page", EXECUTED, ids=name_of)
-def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
+def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, record_property: Record) -> None:
     python = [block for block in blocks(page.read_text()) if block.language == "python"]
     if python:
-        assert len(run(page, tmp_path)) == sum(block.way != "not executed" for block in python)
+        places = run(page, tmp_path)
+        assert len(places) == sum(block.way != "not executed" for block in python)
+        for place in places:
+            record_property("executed", place)
 
 
 @pytest.mark.engine
 @pytest.mark.slow
 @pytest.mark.parametrize("page", ON_AN_ENGINE, ids=name_of)
-def test_the_blocks_run_on_a_real_engine(page: Path, docker_image: str, tmp_path: Path) -> None:
-    assert run(page, tmp_path, docker_image)
+def test_the_blocks_run_on_a_real_engine(
+    page: Path, docker_image: str, tmp_path: Path, record_property: Record
+) -> None:
+    places = run(page, tmp_path, docker_image)
+    assert "a real engine" in places
+    for place in places:
+        record_property("executed", place)
 
 
 def test_unexecuted_blocks_are_counted() -> None:

@@ -8,7 +8,7 @@ import inspect
 import pkgutil
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,7 +42,7 @@ def with_examples() -> list[str]:
 
 
 @pytest.mark.parametrize("name", with_examples())
-def test_the_examples_are_true(name: str) -> None:
+def test_the_examples_are_true(name: str, record_property: Callable[[str, object], None]) -> None:
     module = importlib.import_module(name)
     output: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
@@ -52,6 +52,8 @@ def test_the_examples_are_true(name: str) -> None:
         for test in finder.find(module, name):
             runner.run(test, out=output.append)
             examples += len(test.examples)
+            if test.examples:
+                record_property("executed", "docstrings, on the fake")
     assert examples, f"{name} has >>> that doctest does not see"
     assert runner.failures == 0, "".join(output)
 
