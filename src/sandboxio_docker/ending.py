@@ -116,7 +116,7 @@ class Ending:
         try:
             with anyio.move_on_after(LOOK) as look:  # an engine whose clock is behind ours answers later
                 latest = look.deadline
-                podman = (await self.engine.negotiate()).server.startswith("Libpod")
+                podman = (await self.engine.negotiate()).podman
                 params = {
                     "since": "1",
                     "until": f"{time.time() + (LOOK if podman else 0):.9f}",

@@ -10,6 +10,9 @@ happened before the program and can be mended; such a start is tried once more.
 
 Docker 20.10 tells of the ends in one container one after another, and waits up to four seconds for output
 that a background child still holds. So after such a command the next ones may seem to last longer.
+
+Podman 4.3 says of every exec that has not ended ``ExitCode: 0``, and of every one that has ended ``Pid: 0``;
+only ``CanRemove`` tells an end. It tells of no memory kill at all, so that counter is read inside.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -57,8 +61,16 @@ _REFUSAL = re.compile(
     rb"OCI runtime|unable to find (user|group)|runc|crun|exec |cannot exec|failed to", re.IGNORECASE
 )
 """How the engine's own words begin where a command's output should."""
+_PODMAN_REFUSAL = re.compile(rb"Error: (runc|crun|OCI runtime)", re.IGNORECASE)
+"""The same for Podman, where nothing else tells a start that failed from a command that did."""
 _TOO_LONG = re.compile(rb"exec [^\n]*: argument list too long\s*\Z")
 """The runtime's words for E2BIG; its exit code is 1."""
+_OOMS: Final = """
+for file in /sys/fs/cgroup/memory/memory.oom_control /sys/fs/cgroup/memory.events; do
+  [ ! -r "$file" ] || while read -r name count; do
+    [ "$name" != oom_kill ] || echo "$count"
+  done <"$file"
+done"""
 _MENDABLE: Final = (Fault.NO_SUCH_FOLDER, Fault.START_INTERRUPTED)
 _PROGRAM: Final = (Fault.NO_SUCH_PROGRAM, Fault.NOT_EXECUTABLE, Fault.NO_SUCH_FOLDER)
 """Reasons that lie in the command: a result with 127 or 126. All others are errors."""
@@ -78,6 +90,7 @@ class ExecHost:
     doomed: list[str] = field(default_factory=list[str], repr=False)
     killing: anyio.Lock = field(default_factory=anyio.Lock, repr=False)
     closed: bool = False
+    podman: bool = False
 
     async def create(self, argv: list[str], env: Mapping[str, str], *, stdin: bool, folder: str) -> str:
         """The id of a new exec, which runs nothing yet."""
@@ -91,6 +104,7 @@ class ExecHost:
             "WorkingDir": folder,
         }
         answer = await self.engine.post_json(f"/containers/{self.container}/exec", body)
+        self.podman = (await self.engine.negotiate()).podman
         return str(answer["Id"])
 
     async def begin(self, exec_id: str) -> Hijacked:
@@ -102,8 +116,17 @@ class ExecHost:
 
     async def state(self, exec_id: str) -> Mapping[str, Any]:
         """What the engine knows of an exec: Running, ExitCode, Pid."""
-        answer: Mapping[str, Any] = await self.engine.get_json(f"/exec/{exec_id}/json")
+        answer: dict[str, Any] = await self.engine.get_json(f"/exec/{exec_id}/json")
+        if self.podman and not answer.get("CanRemove"):
+            answer["ExitCode"] = None
         return answer
+
+    async def counted_ooms(self) -> int:
+        """How often the kernel has killed for memory in the container, as its control group says."""
+        output = b""
+        with suppress(SandboxError):  # no process left to ask with: the run's own end is worth more
+            _, output = await ExecRun(self, ["/bin/sh", "-c", _OOMS], plain=True, folder="/").whole()
+        return int(output) if output.strip().isdigit() else self.ending.ooms_told
 
     def end(self, stream: Hijacked | None) -> None:
         """Close the connection of one exec."""
@@ -327,8 +350,9 @@ class ExecRun(Execution):
 
     def _take(self, data: bytes) -> None:
         self._demux.feed(data)
+        refusal = _PODMAN_REFUSAL if self._host.podman else _REFUSAL
         while (chunk := self._demux.next_chunk()) is not None:
-            if self._first and _REFUSAL.match(chunk.data):
+            if self._first and refusal.match(chunk.data):
                 self._held = chunk  # perhaps not the command's; the end tells
             else:
                 self._release()
@@ -373,7 +397,12 @@ class ExecRun(Execution):
     async def _judged(self, code: int) -> Exit:
         """The exit, with what the engine saw of memory meanwhile."""
         ending = self._host.ending
-        ooms = await ending.ooms()
+        if not self._host.podman:
+            ooms = await ending.ooms()
+        elif code:
+            ooms = await self._host.counted_ooms()
+        else:
+            return Exit(code)  # another exec after each run would be dear
         if ooms <= ending.ooms_told:
             return Exit(code)
         ending.ooms_told = ooms

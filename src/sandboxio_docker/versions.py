@@ -33,6 +33,11 @@ class Versions:
     os_type: str = ""
     server: str = ""
 
+    @property
+    def podman(self) -> bool:
+        """True for Podman's Docker-compatible service."""
+        return self.server.startswith("Libpod")
+
 
 def choose(where: str, wanted: str, newest: str, least: str) -> str:
     """The version to use: the newest that both sides speak, or the one that the user asked for.

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+from sandboxio.adapter import Exit
 from sandboxio.errors import ConnectError
 from sandboxio_docker import ending as ending_module
 from sandboxio_docker.ending import Ending
 from sandboxio_docker.engine import Engine
+from sandboxio_docker.exec_run import ExecHost, ExecRun
 from sandboxio_docker.lifecycle import remove
 from tests.fakes.scripted import ScriptedEngine, sends
 from tests.fakes.server import Connection, Request, answer
@@ -85,3 +89,77 @@ async def test_a_removal_that_fails_for_good_is_told(tmp_path: Path) -> None:
         fake.script("DELETE", "/containers/C", sends(answer(500, {"message": "unmounting: device busy"})))
         with pytest.raises(ConnectError, match="device busy"):
             await remove(Engine(fake.url, environ={}), "C")
+
+
+# Its execs
+
+
+UPGRADED = b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
+NOT_YET = {"Running": False, "ExitCode": 0, "Pid": 0, "CanRemove": False}
+RUNS = {"Running": True, "ExitCode": 0, "Pid": 7, "CanRemove": False}
+
+
+def over(code: int) -> dict[str, Any]:
+    return {"Running": False, "ExitCode": code, "Pid": 0, "CanRemove": True}
+
+
+def printed(stream: int, data: bytes) -> Any:
+    """An exec that prints this and ends."""
+    return sends(UPGRADED + bytes([stream, 0, 0, 0]) + len(data).to_bytes(4, "big") + data)
+
+
+@asynccontextmanager
+async def world(folder: Path, *states: dict[str, Any]) -> AsyncGenerator[tuple[ScriptedEngine, ExecHost]]:
+    """A running container C; each exec is E, and the engine says ``states`` of it, one after another."""
+    async with ScriptedEngine.on(folder) as fake:
+        fake.script("GET", "/_ping", sends(PING))
+        fake.script("POST", "/containers/C/exec", sends(answer(201, {"Id": "E"})))
+        fake.script("GET", "/exec/E/json", *(sends(answer(200, state)) for state in states))
+        fake.script("GET", "/events", tells(chunk("start")))
+        fake.script("GET", "/containers/C/json", sends(answer(200, {"State": {"Running": True}})))
+        engine = Engine(fake.url, environ={})
+        host = ExecHost(engine, "C", Ending(engine, "C", 300.0, 128))
+        yield fake, host
+        host.close()
+        await fake.all_closed()
+
+
+async def test_a_command_that_runs_has_not_ended(tmp_path: Path) -> None:
+    """Its exit code is 0 from the beginning; a kill that believed this would kill nothing."""
+    async with world(tmp_path, NOT_YET, RUNS, over(0)) as (fake, host):
+        fake.script("POST", "/exec/E/start", sends(UPGRADED, end=False), printed(1, b"dead\n"))
+        run = ExecRun(host, ["sleep", "60"])
+        await run.start()
+        with anyio.fail_after(5):
+            await run.kill()
+        assert host.doomed == []
+        assert sum(request.path.endswith("/start") for request in fake.requests) == 2
+
+
+async def test_the_end_of_a_command(tmp_path: Path) -> None:
+    async with world(tmp_path, NOT_YET, RUNS, over(3)) as (fake, host):
+        fake.script("POST", "/exec/E/start", printed(1, b"failed to find it\n"))
+        code, output = await ExecRun(host, ["false"], plain=True).whole()
+        assert (code, output) == (3, b"failed to find it\n")
+
+
+async def test_a_program_that_the_image_lacks(tmp_path: Path) -> None:
+    words = b'Error: runc: exec failed: exec: "nope": executable file not found in $PATH\n'
+    async with world(tmp_path, over(127)) as (fake, host):
+        fake.script("POST", "/exec/E/start", printed(2, words))
+        code, output = await ExecRun(host, ["nope"]).whole()
+        assert (code, output) == (127, words)
+
+
+async def test_a_memory_kill_is_counted_inside(tmp_path: Path) -> None:
+    """There is no event of it; what cannot be counted leaves the exit code as it is."""
+    async with world(tmp_path, over(137)) as (fake, host):
+        fake.script("POST", "/exec/E/start", printed(1, b""), printed(1, b"2\n"))
+        run = ExecRun(host, ["python3"])
+        await run.whole()
+        assert run.exit is not None
+        assert run.exit.limit == "The command was killed at the memory cap of 128 MiB."
+        fake.script("POST", "/exec/E/start", printed(1, b""), sends(answer(500, {"message": "no more"})))
+        again = ExecRun(host, ["python3"])
+        await again.whole()
+        assert again.exit == Exit(137)
