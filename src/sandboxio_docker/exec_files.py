@@ -206,7 +206,7 @@ _TOOL_HINTS: Final = (
 def _failure(path: str, code: int, words: str) -> FileSystemError:
     if code == MISSING:
         return PathNotFound(f"{path!r} does not exist in the sandbox.")
-    if "Read-only file system" in words:
+    if re.search("Read-only file system$", words, re.MULTILINE):
         return FileSystemError(f"{path!r} is on a read-only file system.", hint=_READ_ONLY)
     fix = next((fix for text, fix in _TOOL_HINTS if text in words), None)
     if code in _WORDS and not (code == FORBIDDEN and fix):

@@ -14,7 +14,13 @@ import anyio
 import pytest
 
 from sandboxio import Capability
-from sandboxio.errors import CapabilityNotSupported, CreationError, ExecutionTimeout, FileSystemError
+from sandboxio.errors import (
+    CapabilityNotSupported,
+    CreationError,
+    ExecutionTimeout,
+    FileSystemError,
+    SandboxError,
+)
 from sandboxio_docker import DockerBackend
 from scripts import engine_api
 
@@ -76,6 +82,8 @@ async def test_a_user_that_is_not_root(user: str, docker_image: str, channel: An
             assert (result.exit_code, result.stdout) == (0, uid * 2), result
             await sandbox.files.upload(local, "tool.sh")
             assert (await sandbox.run(["./tool.sh"])).stdout == uid
+            age = await sandbox.run("echo $(($(date +%s) - $(stat -c %Y tool.sh)))")
+            assert -5 < int(age.stdout) < 100, "the time of an upload is now, not 1970"
             assert (await sandbox.run_code("import socket; print(socket.gethostbyname('localhost'))")).ok
             with pytest.raises(ExecutionTimeout):
                 await sandbox.run("sleep 60", timeout=1)
@@ -144,6 +152,38 @@ async def test_an_image_with_too_old_a_python(version: str, only_python: Callabl
         await DockerBackend(image=image, channel="guest").create(timeout=60)
 
 
+async def test_code_as_editors_write_it(docker_image: str, channel: Any) -> None:
+    """Case 70: whatever the image's locale, code is UTF-8, with or without a mark or a cookie."""
+    with images.derived(docker_image, "locale", "ENV LC_ALL=C LANG=de_DE.ISO-8859-1") as image:
+        async with await DockerBackend(image=image, channel=channel).create(timeout=120) as sandbox:
+            for code in (
+                "print('é漢🙂')",
+                "\ufeffprint('é漢🙂')",
+                "# -*- coding: latin-1 -*-\nprint('é漢🙂')\n",
+                "if True:\r\n    print('é漢🙂')\r\n",
+            ):
+                result = await sandbox.run_code(code)
+                assert (result.stdout, result.stderr) == ("é漢🙂\n", ""), code
+            with pytest.raises(SandboxError, match="UTF-8"):
+                await sandbox.run_code("print('\udcff')")
+            code = "import os; print(os.environ['LC_ALL'], os.environ['LANG'])"
+            assert (await sandbox.run_code(code)).stdout == "C de_DE.ISO-8859-1\n", "the image's own remain"
+
+
+async def test_an_image_whose_python_is_broken(docker_image: str) -> None:
+    """Case 51: the first program ends at once; the error has its exit code and its last words."""
+    script = (
+        "cd /usr/bin; rm -f /usr/local/bin/python3 python3; "
+        "printf '#!/bin/sh\\necho no libraries today >&2\\nexit 9\\n' >python3; chmod 755 python3"
+    )
+    with images.derived(docker_image, "broken", script=script) as image:
+        with pytest.raises(CreationError, match="no libraries today") as caught:
+            await DockerBackend(image=image).create(timeout=60, metadata={"test": image})
+        assert "9" in caught.value.message
+        assert image in caught.value.message
+        assert not held(image)
+
+
 async def test_an_image_without_python(without_python: str) -> None:
     """Case 52: everything but code, over exec, and the repr says why."""
     backend = DockerBackend(image=without_python)
@@ -179,6 +219,17 @@ async def test_an_image_of_busybox(busybox_image: str) -> None:
             while int((await sandbox.run(zombies)).stdout) > 2:
                 await anyio.sleep(0.3)
         await sandbox.files.remove("names")
+        kinds = (
+            "mkdir -p d/e; cd d; touch 'a -> b' \"$(printf 'n\\nl')\" -- -dash .dot; echo 12345 >five; "
+            "ln -s nowhere dangling; ln -s e link; mkfifo p"
+        )
+        assert (await sandbox.run(kinds)).ok
+        found = {entry.path: (entry.is_dir, entry.size) for entry in await sandbox.files.ls("d")}
+        folders = {"d/e", "d/link"}
+        names = {"d/a -> b", "d/n\nl", "d/-dash", "d/.dot", "d/five", "d/dangling", "d/p"} | folders
+        assert found.keys() == names
+        assert {path for path, (is_folder, _) in found.items() if is_folder} == folders
+        assert (found["d/five"], found["d/p"]) == ((False, 6), (False, 0))
 
 
 async def test_a_lifetime_without_python(busybox_image: str, without_python: str) -> None:
