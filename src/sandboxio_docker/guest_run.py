@@ -108,8 +108,8 @@ class GuestOperation(Execution):
 
     async def _heard(self, channel: Channel[Event]) -> Event:
         """The next event; the first one is not waited for in silence, since a paused guest is silent."""
-        while True:
-            with anyio.move_on_after(None if self._alive else FIRST_WORD):
+        while not self._alive:
+            with anyio.move_on_after(FIRST_WORD):
                 event = await channel.receive()
                 self._alive = True
                 return event
@@ -119,6 +119,7 @@ class GuestOperation(Execution):
             except ConnectError:
                 self._frozen = True
                 raise
+        return await channel.receive()  # a scope for every event would cost a fast stream a fifth
 
     async def start(self) -> None:
         """Begin."""

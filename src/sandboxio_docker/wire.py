@@ -23,6 +23,8 @@ from .endpoint import Endpoint, TLSFiles
 
 READ_SIZE: Final = 1 << 18
 """Bytes asked from the kernel at once; 256 KiB was fastest, 1 MiB slower (page faults)."""
+MUCH: Final = 1 << 16
+"""Bytes of one read from which on the next one is tried without waiting."""
 
 _RETRY_CONNECT: Final = 0.005
 """Seconds between connects while a Unix socket's queue of pending connections is full."""
@@ -41,16 +43,21 @@ class Wire:
         self.sock = sock
         self.closed = False
         self._waiting = 0
+        self._backlog = False  # more is probably there already: a wait costs four system calls, a look one
 
     async def receive_some(self) -> bytes:
         """Some bytes, ``b""`` at the end. Cancelled: nothing was taken from the connection."""
         if isinstance(self.sock, ssl.SSLSocket) and not self.closed and self.sock.pending():
             await anyio.lowlevel.checkpoint()  # decrypted already, so the socket may stay unreadable
+        elif self._backlog:
+            await anyio.lowlevel.checkpoint()
         else:
             await self._until(anyio.wait_readable)
         while True:
             try:
-                return self._recv()
+                data = self._recv()
+                self._backlog = len(data) >= MUCH
+                return data
             except ssl.SSLWantWriteError:
                 await self._until(anyio.wait_writable)
             except (BlockingIOError, ssl.SSLWantReadError):
