@@ -9,6 +9,8 @@ from scripts import gen_llms_full
 from .pages import ROOT, dead_links
 
 MAINTAINERS = {"docs/README.md", "docs/runbook.md", "docs/churn-log.md"}
+FROM_SOURCE = "docs/reference/python/"
+"""Pages that only name what the site takes from docstrings; their README is in the list."""
 
 
 def test_its_links_resolve() -> None:
@@ -18,7 +20,11 @@ def test_its_links_resolve() -> None:
 def test_every_page_of_the_documentation_is_reached() -> None:
     reached = {str(page.relative_to(ROOT)) for page in gen_llms_full.pages()}
     written = {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")}
-    assert written - reached == MAINTAINERS
+    named_only = {
+        page for page in written if page.startswith(FROM_SOURCE) and "\n::: " in (ROOT / page).read_text()
+    }
+    assert len(named_only) > 5
+    assert written - reached - named_only == MAINTAINERS
 
 
 def test_the_whole_text_holds_each_page_once(tmp_path: Path) -> None:

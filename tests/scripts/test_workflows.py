@@ -63,13 +63,14 @@ def test_it_is_pinned_and_calls_what_exists(path: Path) -> None:
 
 def test_what_the_specification_asks_for_is_there() -> None:
     text = {path.stem: path.read_text() for path in WORKFLOWS}
-    assert set(text) == {"ci", "nightly", "weekly", "release"}
+    assert set(text) == {"ci", "nightly", "weekly", "release", "docs"}
     assert "pull_request:" in text["ci"]
     for name in ("lint", "types", "py311", "py312", "py313", "lowest", "wheel"):
         assert f"env: {name}," in text["ci"]
     assert "label=io.sandboxio.managed" in text["ci"]
     assert "secrets.E2B_API_KEY" in text["nightly"]
     assert "--label provider-churn" in text["nightly"]
+    assert "run: make docs" in text["docs"]
     assert "id-token: write" in text["release"]
     assert "password" not in text["release"]
 
