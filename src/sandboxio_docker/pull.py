@@ -195,8 +195,8 @@ def _interrupted(reference: Reference, why: str) -> CreationError:
 def _raise_public(reference: Reference, error: EngineError) -> NoReturn:
     """Raise the public error for a refused pull."""
     text = f"The image {reference} cannot be pulled: {error.reason or 'the engine gave no reason'}"
-    if error.fault is Fault.OTHER:
-        for pattern, hint in _ON_THE_WAY:
+    if error.fault in (Fault.OTHER, Fault.NOT_FOUND):
+        for pattern, hint in _IN_PULLS:
             if pattern.search(error.reason):
                 raise CreationError(text, hint=hint) from error
     if error.fault is Fault.RATE_LIMITED:
@@ -209,22 +209,30 @@ def _raise_public(reference: Reference, error: EngineError) -> NoReturn:
     raise error.to(CreationError, text) from error
 
 
-# Between engine and registry: words of Go's net, net/http, crypto/tls and crypto/x509 packages. Only in a
-# pull do they mean this, so they are not in faults.py. The first that fits decides.
+# What texts mean in a pull, and only there, so that they are not in faults.py; the first that fits decides.
+# Sources: containerd issues 5190 and 3786 (platform); containers/image, "no image found in image index";
+# containerd, "failed to resolve reference"; Go's net, net/http, crypto/tls and crypto/x509 packages.
+_PLATFORM: Final = re.compile(r"no match for platform|no image found in (manifest list|image index)")
+_MISSING: Final = re.compile(r": not found$")
 _TLS: Final = re.compile(
     r"server gave HTTP response to HTTPS client|x509:|tls: |TLS handshake|certificate", re.IGNORECASE
-)
-_TLS_HINT: Final = (
-    "Give the engine the registry's certificate (/etc/docker/certs.d/HOST/ca.crt), or, for a registry"
-    " without TLS, name it in the engine's insecure-registries."
 )
 _LOST: Final = re.compile(
     r"connection (refused|reset)|no such host|no route|unreachable|timeout|deadline exceeded|broken pipe|"
     r"closed network connection|EOF\b|proxyconnect|unexpected HTTP status|misbehaving",
     re.IGNORECASE,
 )
+_TLS_HINT: Final = (
+    "Give the engine the registry's certificate (/etc/docker/certs.d/HOST/ca.crt), or, for a registry"
+    " without TLS, name it in the engine's insecure-registries."
+)
 _LOST_HINT: Final = (
     "The engine did not reach the registry, or lost it: check the registry's name and the network of"
     " the engine's machine, then try again; layers that are complete are kept."
 )
-_ON_THE_WAY: Final = ((_TLS, _TLS_HINT), (_LOST, _LOST_HINT))
+_IN_PULLS: Final = (
+    (_PLATFORM, "Use an image built for this machine's architecture."),
+    (_MISSING, "Check the image's name and tag."),
+    (_TLS, _TLS_HINT),
+    (_LOST, _LOST_HINT),
+)
