@@ -18,7 +18,11 @@ Results = dict[str, Any]
 
 @dataclass(frozen=True)
 class Bound:
-    """``measured`` gives the figure of a results file; ``limit`` is the most, or least, it may be."""
+    """``measured`` gives the figure of a results file; ``limit`` is the most, or least, it may be.
+
+    ``ceiling`` is what could be reached at best on the machine of that file. A bound beyond it stays missed;
+    the line says so.
+    """
 
     what: str
     beside: str
@@ -26,6 +30,7 @@ class Bound:
     measured: Callable[[Results], float]
     least: bool = False
     unit: str = "x"
+    ceiling: Callable[[Results], float] | None = None
 
     def holds(self, figure: float) -> bool:
         """True within the margin."""
@@ -40,6 +45,13 @@ def median(results: Results, measure: str, subject: str) -> float:
 def ratio(measure: str, one: str, other: str) -> Callable[[Results], float]:
     """Median of one subject over the median of another."""
     return lambda results: median(results, measure, one) / median(results, measure, other)
+
+
+def best_of(measure: str, several: tuple[str, ...], other: str) -> Callable[[Results], float]:
+    """The largest of several medians over the median of another subject."""
+    return lambda results: (
+        max(median(results, measure, one) for one in several) / median(results, measure, other)
+    )
 
 
 def heavy(name: str, figure: str) -> Callable[[Results], float]:
@@ -93,6 +105,7 @@ BOUNDS = [
         2,
         ratio("stream_200mb", OURS, "docker-py"),
         least=True,
+        ceiling=best_of("stream_200mb", ("raw engine, attach", "raw engine, exec"), "docker-py"),
     ),
     Bound(
         "timeout overshoot", "-", 0.05, lambda results: median(results, "timeout_overshoot", OURS), unit="s"
@@ -142,5 +155,16 @@ def check(results: Results) -> tuple[list[str], int]:
         missed += not holds
         verdict = "ok  " if holds else "MISS"
         limit = f"{sign} {bound.limit:.3g} {bound.unit}"
-        lines.append(f"{verdict}  {bound.what:34s} {figure:9.3f}  {limit:12s} beside {bound.beside}")
+        line = f"{verdict}  {bound.what:34s} {figure:9.3f}  {limit:12s} beside {bound.beside}"
+        lines.append(line + ceiling(bound, results))
     return lines, missed
+
+
+def ceiling(bound: Bound, results: Results) -> str:
+    """What the engine itself could reach, for a bound whose measure was taken with it."""
+    if bound.ceiling is None:
+        return ""
+    try:
+        return f" (the engine's own stream reaches {bound.ceiling(results):.2f})"
+    except KeyError:
+        return ""

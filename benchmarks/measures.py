@@ -14,7 +14,7 @@ import psutil
 
 from .others import AioDocker, DockerCommand, DockerPy, LlmSandbox
 from .ours import Ours, OursSync
-from .raw import RawEngine, UnreadStream
+from .raw import EngineExecStream, EngineStream, RawEngine, UnreadStream
 from .subjects import Floor, Subject
 
 Samples = dict[str, list[float]]
@@ -130,8 +130,9 @@ def creates(rounds: int, say: Progress) -> Measure:
 
 
 def streams(rounds: int, say: Progress, *, size: int = 200 << 20) -> Measure:
-    """Bytes per second of one stream."""
-    subjects = open_all([UnreadStream(), UnreadStream("trio"), *everybody()], say)
+    """Bytes per second of one stream, and of the engine's own streams, received and thrown away."""
+    floors = [EngineStream(), EngineExecStream(), UnreadStream(), UnreadStream("trio")]
+    subjects = open_all([*floors, *everybody()], say)
     try:
         return values(subjects, "stream", rounds, say, size, name="stream_200mb", unit="B/s")
     finally:
