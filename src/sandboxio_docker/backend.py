@@ -25,6 +25,7 @@ from .exec_run import ExecHost
 from .guest_link import GuestLink
 from .guest_protocol import Hello
 from .hostconfig import memory_cap, refuse_what_docker_cannot
+from .isolation import promised, proven
 from .join import look_up, refused, request_of, second_guest
 from .labels import MANAGED, is_managed, labels_of, managed_of
 from .lifecycle import remove
@@ -55,7 +56,8 @@ class DockerBackend(BaseBackend):
             1 and serves everything over one connection; it needs Python 3.8 in the image. ``"exec"``:
             one ``docker exec`` for each command; it needs ``/bin/sh``. ``"auto"``: the guest if the image
             has Python, else exec. The sandbox's repr says which and why.
-        runtime: An OCI runtime that the engine knows; None is its default.
+        runtime: An OCI runtime that the engine knows; None is its default. A name with the word ``runsc``
+            or ``gvisor`` promises the tier ``GVISOR``, and ``create`` proves it or refuses.
         host: The engine's address (``unix:///path`` or ``tcp://host:port``); None looks where the
             ``docker`` command looks.
         audit: Where records of operations go.
@@ -91,6 +93,7 @@ class DockerBackend(BaseBackend):
         if isinstance(output_limit, bool) or not isinstance(output_limit, int) or output_limit < 0:
             raise ConfigurationError(f"output_limit must be a number of bytes, got {output_limit!r}.")
         parse_reference(image)
+        self.isolation = promised(runtime)
         self._engine = Engine(host)
         self._settings = Settings(
             image=image,
@@ -102,13 +105,14 @@ class DockerBackend(BaseBackend):
         )
 
     def configured(self, config: BackendConfig) -> DockerBackend:
-        """This backend with the runtime that ``config`` names."""
+        """This backend with the runtime that ``config`` names, and the tier that the name promises."""
         if not isinstance(config, DockerConfig):
             raise ConfigurationError(f"The Docker backend takes a DockerConfig, got {type(config).__name__}.")
         if config.runtime is None:
             return self
         other = copy.copy(self)
         other._settings = dataclasses.replace(self._settings, runtime=config.runtime)  # noqa: SLF001 - a copy of this
+        other.isolation = promised(config.runtime)
         return other
 
     def reporting(self, report: Callable[[Progress], object]) -> DockerBackend:
@@ -124,7 +128,9 @@ class DockerBackend(BaseBackend):
     async def diagnose(self) -> Diagnosis:
         """What the engine says of itself; creates nothing."""
         settings = self._settings
-        found = await diagnose(self._engine, image=settings.image, channel=settings.channel)
+        found = await diagnose(
+            self._engine, image=settings.image, channel=settings.channel, runtime=settings.runtime
+        )
         return dataclasses.replace(found, isolation=self.isolation)
 
     async def list_managed(self, *, labels: Mapping[str, str] | None = None) -> list[ManagedSandbox]:
@@ -155,10 +161,14 @@ class DockerBackend(BaseBackend):
         alive = await bring_up(self._engine, request, settings)
         told, link = alive.greeting, alive.link
         if isinstance(told, Hello) and settings.channel != "exec":
-            return self._sandbox(alive.id, request, alive.ending, link, "", keeper=None, python=True)
+            return self._sandbox(
+                alive.id, request, alive.ending, link, "", keeper=None, python=True, isolation=self.isolation
+            )
         python = isinstance(told, Hello)
         why = "chosen" if isinstance(told, Hello) else told.text
-        return self._sandbox(alive.id, request, alive.ending, None, why, keeper=link, python=python)
+        return self._sandbox(
+            alive.id, request, alive.ending, None, why, keeper=link, python=python, isolation=self.isolation
+        )
 
     async def _attach(self, sandbox_id: str) -> DockerSandbox:
         found = await look_up(self._engine, sandbox_id)
@@ -168,7 +178,8 @@ class DockerBackend(BaseBackend):
             link, why = await second_guest(self._engine, container, ending, self._settings.channel)
         except EngineError as error:
             raise refused(error) from error
-        return self._sandbox(container, request, ending, link, why, keeper=None, python=True)
+        tier = proven(found)
+        return self._sandbox(container, request, ending, link, why, keeper=None, python=True, isolation=tier)
 
     def _sandbox(
         self,
@@ -180,6 +191,7 @@ class DockerBackend(BaseBackend):
         *,
         keeper: GuestLink | None,
         python: bool,
+        isolation: IsolationTier,
     ) -> DockerSandbox:
         """The handle. ``link`` is a guest to work through; None means exec, and ``why``."""
         made: list[DockerSandbox] = []
@@ -197,7 +209,7 @@ class DockerBackend(BaseBackend):
             channel=channel,
             about=about,
             capabilities=CAPABILITIES if python or interpreter else CAPABILITIES & ~Capability.RUN_CODE,
-            isolation=self.isolation,
+            isolation=isolation,
             request=request,
             recorder=self._recorder,
             output_limit=self._settings.output_limit,

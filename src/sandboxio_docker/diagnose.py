@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sandboxio.errors import SandboxError
-from sandboxio.models import Diagnosis, DoctorCheck
+from sandboxio.models import Diagnosis, DoctorCheck, IsolationTier
 
 from .config import DEFAULT_IMAGE, ChannelChoice
 from .endpoint import json_object
 from .engine import Engine, EngineError, EngineUnavailable
 from .faults import Fault
+from .isolation import promised
 from .versions import LEAST_API, NEWEST_API, Versions
 
 _CAPS: Final = {
@@ -36,11 +37,16 @@ _CHANNELS: Final[dict[ChannelChoice, str]] = {
 
 
 async def diagnose(
-    engine: Engine, *, image: str = DEFAULT_IMAGE, channel: ChannelChoice = "auto"
+    engine: Engine,
+    *,
+    image: str = DEFAULT_IMAGE,
+    channel: ChannelChoice = "auto",
+    runtime: str | None = None,
 ) -> Diagnosis:
     """Ask one engine about itself.
 
-    ``image`` is what a sandbox gets when the caller names none; ``channel`` how it would be reached.
+    ``image`` is what a sandbox gets when the caller names none; ``channel`` how it would be reached;
+    ``runtime`` what would run it. What is behind the runtime's name shows only when a sandbox is created.
     """
     packages = {name: version for name in ("httpx", "h11") if (version := _installed(name))}
     try:
@@ -57,7 +63,7 @@ async def diagnose(
     podman = product(said, info).startswith("Podman")
     checks.insert(0, _engine(engine, said, info))
     if info:
-        checks += [_os(info), _caps(info), _runtimes(info, podman=podman)]
+        checks += [_os(info), _caps(info), _runtimes(info, runtime, podman=podman)]
     checks.append(await _image(engine, image, pull="podman pull" if podman else "docker pull"))
     checks.append(DoctorCheck("channel", True, _CHANNELS[channel]))
     checks += _settings(engine)
@@ -139,14 +145,19 @@ def _caps(info: Mapping[str, Any]) -> DoctorCheck:
     return DoctorCheck("caps", True, f"memory, CPU and processes are enforced ({where}{swap})")
 
 
-def _runtimes(info: Mapping[str, Any], *, podman: bool) -> DoctorCheck:
+def _runtimes(info: Mapping[str, Any], chosen: str | None, *, podman: bool) -> DoctorCheck:
     """Docker lists what is registered; Podman what it has a path for, there or not (seen on 4.3)."""
     default = str(info.get("DefaultRuntime", "")) or "runc"
     known = [name for name in json_object(info.get("Runtimes")) if not name.startswith("io.containerd.")]
-    gvisor = [name for name in known if "runsc" in name]
     if podman:
-        return DoctorCheck("runtime", True, f"{default} by default")
+        return DoctorCheck("runtime", True, f"{chosen} by choice" if chosen else f"{default} by default")
     text = f"{default} by default; known: {', '.join(sorted(known)) or default}"
+    if chosen is not None:
+        # Newer engines also take the names of containerd's shims, which they do not list.
+        there = chosen in known or chosen.startswith("io.containerd.")
+        fix = None if there else f"Register {chosen} in the engine's daemon.json, or drop runtime=."
+        return DoctorCheck("runtime", there, f"{chosen} by choice; {text}", fix)
+    gvisor = [name for name in known if promised(name) is IsolationTier.GVISOR]
     if gvisor:
         return DoctorCheck("runtime", True, f'{text}; gVisor is DockerConfig(runtime="{gvisor[0]}")')
     return DoctorCheck("runtime", True, f"{text}; no gVisor")

@@ -41,6 +41,13 @@ async def prepare_for_user(engine: Engine, container: str, user: str, *, localho
                     raise
 
 
+async def put_file(engine: Engine, container: str, path: str, content: bytes, *, mode: int) -> None:
+    """Write root's file at ``path``, relative to ``/``, in a created container; makes missing folders."""
+    entry = tarfile.TarInfo(path)
+    entry.mode, entry.size = mode, len(content)
+    await _put(engine, container, "/", entry, content)
+
+
 def is_root(user: str) -> bool:
     """True if an image's ``USER`` is root.
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from sandboxio.adapter import OUTPUT_LIMIT, SandboxRequest
 from sandboxio.errors import ConfigurationError, CreationError, SandboxError
+from sandboxio.models import IsolationTier
 
 from . import launcher
 from .config import DEFAULT_IMAGE, ChannelChoice
@@ -18,6 +19,7 @@ from .engine import Engine, EngineError, EngineUnavailable, Fault
 from .guest_link import GuestLink
 from .guest_protocol import ConnectionLost, Hello, Notice
 from .hostconfig import WORK, container_config, memory_mb
+from .isolation import Proof, promised
 from .lifecycle import Birth
 from .prepare import is_root, prepare_for_user
 from .pull import PullProgress, pull
@@ -47,6 +49,17 @@ class Alive:
     link: GuestLink
     greeting: Hello | Notice
     ending: Ending
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """One container that is to be: ``body`` of ContainerCreate, and what has to be proven, if anything."""
+
+    body: Mapping[str, Any]
+    request: SandboxRequest
+    settings: Settings
+    image: Mapping[str, Any]
+    proof: Proof | None
 
 
 class _LacksProgram(Exception):
@@ -98,8 +111,12 @@ async def _first_that_starts(
             runtime=settings.runtime,
             lifeline=settings.lifeline,
         )
+        proof: Proof | None = None
+        if settings.runtime is not None and promised(settings.runtime) is IsolationTier.GVISOR:
+            proof = Proof(settings.runtime, image)
+            body = proof.over(body)
         try:
-            return await _born(engine, body, request, settings, image)
+            return await _born(engine, _Plan(body, request, settings, image, proof))
         except _LacksProgram:
             continue
     need = "/bin/sh" if settings.channel == "exec" else "neither /bin/sh nor python3"
@@ -110,45 +127,37 @@ async def _first_that_starts(
     )
 
 
-async def _born(
-    engine: Engine,
-    body: Mapping[str, Any],
-    request: SandboxRequest,
-    settings: Settings,
-    image: Mapping[str, Any],
-) -> Alive:
+async def _born(engine: Engine, plan: _Plan) -> Alive:
     """One container, or one of the errors and nothing left."""
     birth = Birth(engine)
     alive: Alive | None = None
     try:
-        alive = await _bear(birth, body, request, settings, image)
+        alive = await _bear(birth, plan)
         return alive
     finally:
         if alive is None:
-            await birth.undone(request.metadata, BACKEND)
+            await birth.undone(plan.request.metadata, BACKEND)
         else:
             birth.close()
 
 
-async def _bear(
-    birth: Birth,
-    body: Mapping[str, Any],
-    request: SandboxRequest,
-    settings: Settings,
-    image: Mapping[str, Any],
-) -> Alive:
-    engine = birth.engine
+async def _bear(birth: Birth, plan: _Plan) -> Alive:
+    request, body, proof = plan.request, plan.body, plan.proof
     await birth.create(body)
-    config: Mapping[str, Any] = image.get("Config") or {}
-    user = str(config.get("User") or "")
-    if not is_root(user):
-        await prepare_for_user(engine, birth.id, user, localhost=bool(body["NetworkDisabled"]))
-    ending = Ending(engine, birth.id, request.timeout, memory_mb(request.resources))
-    link = GuestLink(await birth.attach(), ending)
-    try:
-        await link.send_program()
+    await _furnish(birth, plan)
+    ending = Ending(birth.engine, birth.id, request.timeout, memory_mb(request.resources))
+    stream = await birth.attach()
+    if proof is not None:
         await birth.start()
         ending.began = time.monotonic()
+        if not await proof.demand(stream, ending):
+            raise _LacksProgram
+    link = GuestLink(stream, ending)
+    try:
+        await link.send_program()
+        if proof is None:
+            await birth.start()
+            ending.began = time.monotonic()
         greeting = await link.greeting(request.variables)
     except EngineError as error:
         if error.fault is Fault.NO_SUCH_PROGRAM:
@@ -156,12 +165,23 @@ async def _bear(
         raise
     except ConnectionLost as error:
         raise await _stillborn(error, link, body) from error
-    if isinstance(greeting, Notice) and settings.channel == "guest":
+    if isinstance(greeting, Notice) and plan.settings.channel == "guest":
         raise CreationError(
             f'The image {body["Image"]} cannot run the guest that channel="guest" asks for: {greeting.text}.',
             hint='Use an image with Python 3.8 or newer, or DockerBackend(channel="auto").',
         )
     return Alive(birth.id, link, greeting, ending)
+
+
+async def _furnish(birth: Birth, plan: _Plan) -> None:
+    """Put into the created container what has to be there before it starts."""
+    config: Mapping[str, Any] = plan.image.get("Config") or {}
+    user = str(config.get("User") or "")
+    if not is_root(user):
+        denied = bool(plan.body["NetworkDisabled"])
+        await prepare_for_user(birth.engine, birth.id, user, localhost=denied)
+    if plan.proof is not None:
+        await plan.proof.install(birth.engine, birth.id)
 
 
 async def _stillborn(error: ConnectionLost, link: GuestLink, body: Mapping[str, Any]) -> SandboxError:

@@ -48,16 +48,16 @@ LAYOUT = {
         __main__
     """,
     "sandboxio_docker": """
-        guest guest_protocol launcher killer frames archive reference
+        guest guest_protocol launcher killer frames archive reference kernel
         guest_wire mux
         faults config labels
         endpoint versions hostconfig
         wire credentials
         hijack transport
         engine
-        ending pull diagnose channel native lifecycle prepare
-        exec_run guest_link
-        exec_files guest_run provision join sandbox
+        ending pull channel native lifecycle prepare
+        exec_run guest_link isolation
+        exec_files guest_run provision join sandbox diagnose
         channel_exec guest_files
         channel_guest
         backend
@@ -117,6 +117,7 @@ NO_AWAIT = {
     "sandboxio_docker/guest_protocol",
     "sandboxio_docker/guest_wire",
     "sandboxio_docker/hostconfig",
+    "sandboxio_docker/kernel",
     "sandboxio_e2b/endpoints",
     "sandboxio_e2b/shell",
     "sandboxio_e2b/wire",
