@@ -9,8 +9,8 @@ translate. A backend asks ``error.fault`` what happened and names the public cla
 operation: ``raise error.to(CreationError) from error``.
 
 The engine tells most failures apart in its text only, and the text differs by version. ``_TABLE`` is
-the one place that reads it. Texts were collected from Docker 20.10, 26.1 and 28 and Podman 4.3;
-the order of the rows matters: the first that fits wins.
+the one place that reads it. Texts were collected from Docker 20.10, 26.1 and 28, Podman 4.3 and gVisor
+20221219; the order of the rows matters: the first that fits wins.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ _TABLE: Final[tuple[tuple[str, Fault], ...]] = (
     ),
     (r"read-only file system|is marked read-only", Fault.READ_ONLY),
     (r"executable file .*not found|exec: .*: no such file|stat .*: no such file", Fault.NO_SUCH_PROGRAM),
+    (r"error finding executable|in sandbox: failed to load .*: no such file", Fault.NO_SUCH_PROGRAM),
     (r"exec: .*: is a directory|exec format error|: is a directory: unknown", Fault.NOT_EXECUTABLE),
     (r"exec.*permission denied", Fault.NOT_EXECUTABLE),
 )

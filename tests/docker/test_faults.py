@@ -10,6 +10,7 @@ from sandboxio.errors import ConnectError, CreationError, SandboxError
 from sandboxio_docker.faults import MAX_REASON, EngineError, EngineUnavailable, Fault, classify, reason_in
 
 OCI = "OCI runtime create failed: container_linux.go:380: starting container process caused: "
+SENTRY = 'OCI runtime exec failed: executing processes for container: executing command "x" in sandbox: '
 NEW_OCI = "failed to create task for container: failed to create shim task: OCI runtime create failed: runc "
 NEW_OCI += "create failed: unable to start container process: "
 
@@ -54,6 +55,13 @@ TEXTS = [
     (400, "client version 1.24 is too old. Minimum supported API version is 1.44", Fault.API_VERSION),
     (400, "client version 1.99 is too new. Maximum supported API version is 1.41", Fault.API_VERSION),
     (400, OCI + 'exec: "no-such": executable file not found in $PATH: unknown', Fault.NO_SUCH_PROGRAM),
+    (
+        400,
+        SENTRY + 'error finding executable "no" in PATH [/bin]: no such file or directory',
+        Fault.NO_SUCH_PROGRAM,
+    ),
+    (400, SENTRY + "failed to load /a/b: no such file or directory: unknown", Fault.NO_SUCH_PROGRAM),
+    (400, SENTRY + "failed to load /tmp: permission denied: unknown", Fault.NOT_EXECUTABLE),
     (400, NEW_OCI + 'exec: "/no": stat /no: no such file or directory: unknown', Fault.NO_SUCH_PROGRAM),
     (400, OCI + 'exec: "/etc/passwd": permission denied: unknown', Fault.NOT_EXECUTABLE),
     (400, NEW_OCI + 'exec: "/usr/bin": is a directory: unknown', Fault.NOT_EXECUTABLE),
