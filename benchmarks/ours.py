@@ -129,11 +129,12 @@ class Ours(Sandboxed):
         self.channel = channel
         self.quick = channel == "guest"
         self.name = f"sandboxio {channel} ({loop})"
+        # one for all sandboxes, as sandboxio.create() has it: the engine's version is asked for once
+        self.backend = DockerBackend(image=settings.IMAGE, channel=channel)  # type: ignore[arg-type]
 
     async def make(self) -> Any:
-        backend = DockerBackend(image=settings.IMAGE, channel=self.channel)  # type: ignore[arg-type]
         resources = sandboxio.Resources(cpu=settings.CPU, memory_mb=settings.MEMORY_MB)
-        return await backend.create(resources=resources, timeout=3600)
+        return await self.backend.create(resources=resources, timeout=3600)
 
 
 class OursSync(Subject):
