@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
 
 from sandboxio import ExecResult
+from sandboxio.protocols import AsyncSandbox
 from sandboxio.testing import FakeBackend
+from sandboxio_docker import DockerBackend
 
 
 @pytest.fixture
@@ -16,3 +20,10 @@ def fake() -> FakeBackend:
         script(match="bad", returns=ExecResult(3, "", "no such file\n"))
         script(match="slow", hangs=True)
     return backend
+
+
+@pytest.fixture
+async def sandbox(docker_image: str) -> AsyncIterator[AsyncSandbox]:
+    """A real container."""
+    async with await DockerBackend(image=docker_image).create(timeout=120) as made:
+        yield made

@@ -3,17 +3,19 @@
     agent = create_agent(model, tools=[make_code_tool(sandbox)])
 
 Works with ``invoke`` and ``ainvoke``. The text for the model is the tool's content, the
-:class:`~sandboxio.ExecResult` its artifact. A sandbox error is raised as ``ToolException`` and handled by
-the tool, so the model reads the code and the fix in a message of status "error" and the run goes on.
+:class:`~sandboxio.ExecResult` its artifact. A sandbox error is raised as ``ToolException``, which the tool
+handles: the model reads the code and the fix in a message of status "error", and the run goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import partial
 from typing import TypeAlias
 
 from langchain_core.tools import StructuredTool, ToolException
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from sandboxio.errors import SandboxError
 from sandboxio.model_text import render_for_model, render_result
@@ -23,15 +25,16 @@ from . import _tool
 from ._tool import SandboxTool, Source
 
 Answer: TypeAlias = tuple[str, ExecResult]
+_structured = partial(
+    StructuredTool.from_function, response_format="content_and_artifact", handle_tool_error=True
+)
 
 
-class _Code(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class _Code(BaseModel, extra="forbid"):
     code: str = Field(description=_tool.CODE_ARGUMENT)
 
 
-class _Command(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class _Command(BaseModel, extra="forbid"):
     command: str = Field(description=_tool.COMMAND_ARGUMENT)
 
 
@@ -46,12 +49,14 @@ def make_code_tool(
     tool = SandboxTool(source, timeout)
 
     def code_sync(code: str) -> Answer:
-        return _answer(lambda: tool.run_code_sync(code))
+        with _told():
+            return _answer(tool.run_code_sync(code))
 
     async def code_async(code: str) -> Answer:
-        return await _answer_async(lambda: tool.run_code(code))
+        with _told():
+            return _answer(await tool.run_code(code))
 
-    return _structured(code_sync, code_async, name, description, _Code)
+    return _structured(code_sync, code_async, name=name, description=description, args_schema=_Code)
 
 
 def make_command_tool(
@@ -65,43 +70,23 @@ def make_command_tool(
     tool = SandboxTool(source, timeout)
 
     def command_sync(command: str) -> Answer:
-        return _answer(lambda: tool.run_command_sync(command))
+        with _told():
+            return _answer(tool.run_command_sync(command))
 
     async def command_async(command: str) -> Answer:
-        return await _answer_async(lambda: tool.run_command(command))
+        with _told():
+            return _answer(await tool.run_command(command))
 
-    return _structured(command_sync, command_async, name, description, _Command)
-
-
-def _structured(
-    sync: Callable[[str], Answer],
-    coroutine: Callable[[str], Awaitable[Answer]],
-    name: str,
-    description: str,
-    schema: type[BaseModel],
-) -> StructuredTool:
-    return StructuredTool.from_function(
-        sync,
-        coroutine,
-        name=name,
-        description=description,
-        args_schema=schema,
-        response_format="content_and_artifact",
-        handle_tool_error=True,
-    )
+    return _structured(command_sync, command_async, name=name, description=description, args_schema=_Command)
 
 
-def _answer(call: Callable[[], ExecResult]) -> Answer:
-    try:
-        result = call()
-    except SandboxError as error:
-        raise ToolException(render_for_model(error)) from error
+def _answer(result: ExecResult) -> Answer:
     return render_result(result), result
 
 
-async def _answer_async(call: Callable[[], Awaitable[ExecResult]]) -> Answer:
+@contextmanager
+def _told() -> Generator[None]:
     try:
-        result = await call()
+        yield
     except SandboxError as error:
         raise ToolException(render_for_model(error)) from error
-    return render_result(result), result

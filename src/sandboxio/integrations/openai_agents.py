@@ -3,7 +3,7 @@
     agent = Agent(name="analyst", tools=[make_code_tool(functools.partial(sandboxio.create, "e2b://"))])
 
 A sandbox error is rendered for the model; wrong arguments are told to it as well, so that it can mend its
-call. Any other exception keeps the SDK's fixed sentence: it may be a bug, and its text is not for a model.
+call. The text of any other exception is not for a model: it may be a bug, or hold a secret.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from agents import FunctionTool, ModelBehaviorError, RunContextWrapper, function_tool
-from agents.tool import default_tool_error_function
 from pydantic import Field
 
 from sandboxio.errors import SandboxError
@@ -70,4 +69,4 @@ def explain_failure(context: RunContextWrapper[Any], error: Exception) -> str:
         return render_for_model(error)
     if isinstance(error, ModelBehaviorError):
         return f"The call was not understood: {clip(str(error), ERROR_LIMIT)}"
-    return default_tool_error_function(context, error)
+    return "An error occurred while running the tool."  # the SDK's own text tells the exception before 0.22

@@ -16,17 +16,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import anyio
-from pydantic_ai.messages import WorkspaceRef
-from pydantic_ai.workspaces import (
-    CommandResult,
-    WorkspaceCommand,
-    WorkspaceOutputLimitError,
-    WorkspaceTimeoutError,
-    WorkspaceUnavailableError,
-)
 
 import sandboxio
 from sandboxio.errors import (
+    BackendNotInstalled,
     ConfigurationError,
     ConnectError,
     ExecutionTimeout,
@@ -35,6 +28,20 @@ from sandboxio.errors import (
 )
 from sandboxio.models import DEFAULT_TIMEOUT, ExecResult, NetworkPolicy, Resources
 from sandboxio.protocols import AsyncSandbox
+
+try:
+    from pydantic_ai.workspaces import (
+        CommandResult,
+        WorkspaceCommand,
+        WorkspaceOutputLimitError,
+        WorkspaceRef,
+        WorkspaceTimeoutError,
+        WorkspaceUnavailableError,
+    )
+except ModuleNotFoundError as missing:
+    raise BackendNotInstalled(
+        "Workspaces begin with Pydantic AI 2.56.", hint='pip install --upgrade "pydantic-ai-slim>=2.56"'
+    ) from missing
 
 PROVIDER = "sandboxio"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from typing import Any
 
 import pydantic_ai.models
@@ -16,6 +18,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
+from sandboxio import BackendNotInstalled
 from sandboxio.integrations.pydantic_ai import make_code_tool, make_command_tool
 from sandboxio.testing import FakeBackend
 
@@ -64,3 +67,10 @@ def test_the_schema_has_one_argument_and_no_more(
     schema = make(fake.create).function_schema.json_schema
     assert list(schema["properties"]) == schema["required"] == [argument]
     assert schema["additionalProperties"] is False
+
+
+def test_an_older_version_is_told_what_workspaces_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydantic_ai.workspaces", None)
+    monkeypatch.delitem(sys.modules, "sandboxio.integrations.pydantic_ai_workspace", raising=False)
+    with pytest.raises(BackendNotInstalled, match=r"pydantic-ai-slim>=2\.56"):
+        importlib.import_module("sandboxio.integrations.pydantic_ai_workspace")

@@ -6,22 +6,17 @@ import json
 from typing import Any
 
 import pytest
-from agents import Agent, RunConfig, Runner, set_tracing_disabled
-from agents.testing import ScriptedModel, assistant_message, function_call
+from agents import Agent, RunConfig, Runner
 from agents.tool_context import ToolContext
 
 from sandboxio.integrations.openai_agents import make_code_tool, make_command_tool
 from sandboxio.testing import FakeBackend
 
+from .scripted import ScriptedModel, call, says
+
 KINDS = pytest.mark.parametrize(
     ("make", "argument"), [(make_code_tool, "code"), (make_command_tool, "command")]
 )
-
-
-@pytest.fixture(autouse=True)
-def no_traces() -> None:
-    """The SDK would send traces of every run to its maker."""
-    set_tracing_disabled(True)
 
 
 async def invoke(tool: Any, arguments: str) -> str:
@@ -52,7 +47,7 @@ async def test_wrong_arguments_are_told_to_the_model(
 
 
 async def test_an_ordinary_exception_stays_hidden() -> None:
-    """It may be a bug or hold a secret; the SDK's own sentence is shown."""
+    """It may be a bug or hold a secret; older versions of the SDK would show its text."""
 
     async def broken() -> Any:
         raise LookupError("internal detail")
@@ -77,14 +72,12 @@ def test_the_schema_is_strict(make: Any, argument: str, fake: FakeBackend) -> No
 @pytest.mark.one_loop("the SDK's runner starts asyncio tasks")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_an_agent_sees_output_failure_and_timeout_and_goes_on(fake: FakeBackend) -> None:
-    turns = [
-        [function_call("run_python", {"code": code}, call_id=f"c{number}")]
-        for number, code in enumerate(("good", "bad", "slow"))
-    ]
-    model = ScriptedModel([*turns, [assistant_message("done")]])
+    programs = enumerate(("good", "bad", "slow"))
+    turns = [[call("run_python", f"c{number}", code=code)] for number, code in programs]
+    model = ScriptedModel(*turns, [says("done")])
     agent = Agent(name="tester", tools=[make_code_tool(fake.create, timeout=1)], model=model)
     answer = await Runner.run(agent, "go", run_config=RunConfig(tracing_disabled=True))
-    model.assert_complete()
+    assert model.left == []
     seen = [item.output for item in answer.new_items if item.type == "tool_call_output_item"]
     assert "forty-two" in seen[0]
     assert "exit code: 3" in seen[1]

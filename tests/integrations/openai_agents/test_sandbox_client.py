@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import RunConfig, Runner, set_tracing_disabled
+from agents import RunConfig, Runner
 from agents.sandbox import SandboxAgent, SandboxRunConfig
 from agents.sandbox.errors import (
     ExecTimeoutError,
     ExecTransportError,
     WorkspaceReadNotFoundError,
 )
-from agents.testing import ScriptedModel, assistant_message, function_call
 
 from sandboxio.integrations.openai_agents import SbxSandboxClient, SbxSandboxOptions
 from sandboxio_docker import DockerBackend
+
+from .scripted import ScriptedModel, call, says
 
 pytestmark = [
     pytest.mark.engine,
@@ -29,11 +30,6 @@ pytestmark = [
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@pytest.fixture(autouse=True)
-def no_traces() -> None:
-    set_tracing_disabled(True)
 
 
 @pytest.fixture
@@ -92,12 +88,7 @@ async def test_a_state_that_was_stored_finds_the_same_sandbox(session: Any) -> N
 
 
 async def test_a_sandbox_agent_runs_in_a_container_and_leaves_none(options: SbxSandboxOptions) -> None:
-    model = ScriptedModel(
-        [
-            [function_call("exec_command", {"cmd": "echo $((6 * 7)); exit 3"}, call_id="c1")],
-            [assistant_message("done")],
-        ]
-    )
+    model = ScriptedModel([call("exec_command", "c1", cmd="echo $((6 * 7)); exit 3")], [says("done")])
     agent = SandboxAgent(name="tester", model=model)
     answer = await Runner.run(
         agent,
@@ -106,7 +97,7 @@ async def test_a_sandbox_agent_runs_in_a_container_and_leaves_none(options: SbxS
             tracing_disabled=True, sandbox=SandboxRunConfig(client=SbxSandboxClient(), options=options)
         ),
     )
-    model.assert_complete()
+    assert model.left == []
     seen = [item.output for item in answer.new_items if item.type == "tool_call_output_item"]
     assert "42" in seen[0]
     assert "3" in seen[0]
