@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import subprocess
@@ -25,7 +26,15 @@ def targets() -> set[str]:
 
 def environments() -> set[str]:
     text = (ROOT / "tox.ini").read_text()
-    return {"py311", "py312", "py313", *re.findall(r"^\[testenv:(\S+)\]", text, re.MULTILINE)}
+    listed = text.partition("env_list =")[2].partition("skip_missing")[0]
+    return {name for each in re.findall(r"(?:[^\s,{]|\{[^}]*\})+", listed) for name in expanded(each)}
+
+
+def expanded(names: str) -> list[str]:
+    """``a-{b,c}`` as tox reads it."""
+    parts = re.split(r"\{([^}]*)\}", names)
+    choices = [part.split(",") if index % 2 else [part] for index, part in enumerate(parts)]
+    return ["".join(choice) for choice in itertools.product(*choices)]
 
 
 def complaints(path: Path) -> list[str]:
@@ -37,8 +46,8 @@ def complaints(path: Path) -> list[str]:
         for target in re.findall(r"run: make ([a-z0-9-]+)", text)
         if target not in targets()
     ]
-    named = re.findall(r"env: ([a-z0-9]+), python", text)
-    named += [name for group in re.findall(r"tox run -e ([a-z0-9,]+)", text) for name in group.split(",")]
+    named = re.findall(r"env: ([a-z0-9-]+), python", text)
+    named += [name for group in re.findall(r"tox run -e ([a-z0-9,-]+)", text) for name in group.split(",")]
     found += [f"tox -e {name}: no such environment" for name in named if name not in environments()]
     if not re.search(r"^permissions: \{\}$", text, re.MULTILINE):
         found.append("a job without its own permissions gets more than none")
@@ -67,6 +76,9 @@ def test_what_the_specification_asks_for_is_there() -> None:
     assert "pull_request:" in text["ci"]
     for name in ("lint", "types", "py311", "py312", "py313", "lowest", "wheel"):
         assert f"env: {name}," in text["ci"]
+    for framework in ("mcp", "langgraph", "openai-agents", "pydantic-ai"):
+        for version in ("lowest", "newest"):
+            assert f"env: {framework}-{version}," in text["weekly"]
     assert "label=io.sandboxio.managed" in text["ci"]
     assert "secrets.E2B_API_KEY" in text["nightly"]
     assert "--label provider-churn" in text["nightly"]
