@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
-import textwrap
 import time
 import uuid
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any
 
 import anyio
@@ -21,16 +14,10 @@ from sandboxio.errors import ConnectError, ExecutionTimeout, SandboxError, Sandb
 from sandboxio_docker import DockerBackend
 from sandboxio_docker.sandbox import DockerSandbox
 
+from .creators import creator, held
 from .images import ask
 
 pytestmark = pytest.mark.engine
-
-
-def held(label: str) -> list[dict[str, Any]]:
-    """Containers with this value of our metadata, seen without the code under test."""
-    filters = json.dumps({"label": [f"io.sandboxio.meta.test={label}"]})
-    found: list[dict[str, Any]] = json.loads(ask("GET", "/containers/json", all="1", filters=filters))
-    return found
 
 
 async def none_held(label: str, seconds: float = 5.0) -> None:
@@ -199,70 +186,6 @@ async def test_connect(backend: DockerBackend, docker_image: str, label: str) ->
 
 
 # The creator's end
-
-
-CREATOR = """
-    import sys, anyio
-    from sandboxio_docker import DockerBackend
-
-    async def main():
-        backend = DockerBackend(image=sys.argv[1], channel=sys.argv[2])
-        async with await backend.create(timeout=300, metadata={"test": sys.argv[3]}) as sandbox:
-            print("up", flush=True)
-            await sandbox.run(["sleep", "600"], timeout=900)
-
-    anyio.run(main, backend=sys.argv[4])
-"""
-
-
-@contextmanager
-def creator(image: str, channel: str, label: str, loop: str, **env: str) -> Generator[subprocess.Popen[str]]:
-    """Another process with a sandbox in which a command runs."""
-    arguments = [sys.executable, "-c", textwrap.dedent(CREATOR), image, channel, label, loop]
-    process = subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **env}
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "up\n"
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-@pytest.mark.parametrize("loop", ["asyncio", "trio"])
-def test_a_creator_that_is_killed_leaves_nothing(
-    loop: str, docker_image: str, channel: str, label: str
-) -> None:
-    """Case 25: SIGKILL in the middle of a run; the lifeline takes the container down."""
-    with creator(docker_image, channel, label, loop) as process:
-        assert held(label)
-        time.sleep(0.3)
-        process.kill()
-        process.wait()
-        began = time.monotonic()
-        while held(label):
-            assert time.monotonic() - began < 3
-            time.sleep(0.02)
-
-
-def test_without_the_lifeline_it_stays_for_reap(docker_image: str, channel: str, label: str) -> None:
-    """SBX_DOCKER_REAPER=0: found by its labels, and removed by whoever looks."""
-    with creator(docker_image, channel, label, "asyncio", SBX_DOCKER_REAPER="0") as process:
-        process.kill()
-        process.wait()
-        time.sleep(1)
-        assert len(held(label)) == 1
-
-    async def reap() -> None:
-        backend = DockerBackend()
-        (left,) = await backend.list_managed(labels={"test": label})
-        assert left.state == "running"
-        assert await backend.kill_managed(left.sandbox_id) is True
-
-    anyio.run(reap)
-    assert not held(label)
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
