@@ -64,6 +64,12 @@ engine: python  ## bring up a Docker engine and a test image, print the variable
 engine-down: python  ## stop the engine that 'make engine' started
 	@$(PYTHON) -m scripts.engine down
 
+engines: venv  ## the contract on every engine, channel and loop, as one table (SBX_ENGINES="docker26 podman")
+	@$(BIN)/python -m scripts.engines_matrix
+
+engines-down: python  ## take down the engines that 'make engines' brought up beside the first one
+	@$(PYTHON) -m scripts.engines down
+
 lint: $(SETUP)  ## style, and mistakes that can be seen without running
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -93,4 +99,4 @@ python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer with venv was found: install one" \
 		"(Debian: apt-get install python3 python3-venv), or say PYTHON=/path/to/python." >&2; exit 1; }
 
-.PHONY: help demo test unit e2b canary frameworks bench bench-check docs docs-serve engine engine-down lint types pythons all clean venv venv-demo python
+.PHONY: help demo test unit e2b canary frameworks bench bench-check docs docs-serve engine engine-down engines engines-down lint types pythons all clean venv venv-demo python

@@ -279,6 +279,7 @@ class Podman(Further):
         with (self.root / "podman.log").open("wb") as log:
             service = subprocess.Popen(
                 self.command(),
+                cwd=self.root,  # conmon leaves a file "oom" in its folder when something ran out of memory
                 env=os.environ | {"CONTAINERS_CONF": str(self.root / "containers.conf")},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -390,10 +391,17 @@ def find_first() -> str | None:
 # Verbs
 
 
+def problem() -> str | None:
+    """Why none but the first engine can be brought up here, or None."""
+    if os.geteuid() == 0 and engine.is_debian():
+        return None
+    return "Further engines need root, and Debian or Ubuntu, whose packages they are made of."
+
+
 def up(name: str) -> tuple[str, str]:
     """The host and the test image of an engine that now runs."""
-    if name != FIRST and (os.geteuid() != 0 or not engine.is_debian()):
-        raise Problem(f"{name} can be brought up as root on Debian or Ubuntu only.")
+    if name != FIRST and (why := problem()):
+        raise Problem(f"{name} cannot be brought up. {why}")
     forget_own()
     first, image = engine.ready(engine.usual_place())
     if name == FIRST:

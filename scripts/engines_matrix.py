@@ -1,11 +1,16 @@
 """Run the contract on every engine and print one table of what came of it.
 
-    python -m scripts.engines_matrix                     # all engines that this machine can bring up
+    python -m scripts.engines_matrix                     # all engines
     python -m scripts.engines_matrix docker26 podman     # these; SBX_ENGINES="docker26 podman" says the same
+    python -m scripts.engines_matrix --list              # the further engines that `make test` takes
+
+Where engines cannot be brought up (not root, or not Debian and its like) and none is named, only the first
+one counts; a sentence says so. An engine that is named and cannot be brought up is a failure.
 
 Needs the packages of the project and pytest, as `make engines` has them. The table has one row for each
-engine, runtime, channel and loop, and one for each engine with the labelled containers that are left on
-it. Exit 1 if a test failed, if none ran where some should, or if a container is left. Engines that were down
+engine, runtime, channel and loop ("other" is what tests outside the contract measure), then how long the
+container of a killed program took to go, and for each engine the labelled containers that are left on it.
+Exit 1 if a test failed, if none ran where some should, or if a container is left. Engines that were down
 before are taken down afterwards; `--keep` leaves them.
 """
 
@@ -56,6 +61,7 @@ class Result:
     seconds: float = 0.0
     problem: str = ""
     left: list[str] = field(default_factory=list[str])
+    killed: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
 
     @property
     def bad(self) -> bool:
@@ -64,12 +70,14 @@ class Result:
         return bool(failed or not ran or self.problem or self.left)
 
 
+SUITE = ("contract/test_docker.py", "tests/real/test_creator_killed.py")
 GVISOR = ("contract/test_docker_gvisor.py", "tests/real/test_gvisor.py")
+KILLED = "killed in "
 
 
-def suite_of(name: str) -> tuple[list[str], str]:
+def suite_of(name: str) -> tuple[tuple[str, ...], str]:
     """The files that run on an engine, and the runtime in them."""
-    return (list(GVISOR), "runsc") if name.endswith("-runsc") else (["contract/test_docker.py"], "runc")
+    return (GVISOR, "runsc") if name.endswith("-runsc") else (SUITE, "runc")
 
 
 def rows(report: ET.Element, engine: str, runtime: str) -> dict[Row, Counter[str]]:
@@ -92,6 +100,15 @@ def outcome(case: ET.Element) -> str:
     if skipped is None:
         return "passed"
     return "xfailed" if skipped.get("type") == "pytest.xfail" else "skipped"
+
+
+def killed(report: ET.Element) -> dict[str, list[float]]:
+    """Seconds until the container of a killed program was gone, by what the program did."""
+    found: dict[str, list[float]] = {}
+    for each in report.iter("property"):
+        if (name := each.get("name", "")).startswith(KILLED):
+            found.setdefault(name.removeprefix(KILLED), []).append(float(each.get("value", "nan")))
+    return found
 
 
 def containers_left(host: str, since: float) -> list[str]:
@@ -125,14 +142,15 @@ def run(name: str, extra: list[str]) -> Result:
     files, runtime = suite_of(name)
     since = time.time()
     with tempfile.NamedTemporaryFile(suffix=".xml") as report:
-        pytest = [sys.executable, "-m", "pytest", *files, "-q", "--tb=native", "-o", "junit_family=xunit2"]
+        pytest = [sys.executable, "-m", "pytest", *files, "-q", "--tb=native", "-o", "junit_family=xunit1"]
         need = ["--require", "docker", f"--junitxml={report.name}"]
         environment = os.environ | {"DOCKER_HOST": host, "SBX_TEST_IMAGE": image}
         done = subprocess.run([*pytest, *need, *extra], cwd=ROOT, env=environment, check=False)
         if done.returncode:
             result.problem = f"pytest ended with {done.returncode}"
         try:
-            result.counts = rows(ET.parse(report.name).getroot(), name, runtime)
+            root = ET.parse(report.name).getroot()
+            result.counts, result.killed = rows(root, name, runtime), killed(root)
         except ET.ParseError:
             result.problem = f"pytest ended with {done.returncode} and without a report"
     result.left = settled(host, since)
@@ -149,6 +167,10 @@ def table(results: dict[str, Result]) -> Iterable[str]:
             yield f"{row.engine:<15} {row.runtime:<8} {row.channel:<8} {row.loop:<8} {counts}"
     yield ""
     for name, result in results.items():
+        times = ", ".join(f"{moment} {max(seconds):.2f}" for moment, seconds in sorted(result.killed.items()))
+        if times:
+            yield f"{name:<15} creator killed, container gone after at most (s): {times}"
+    for name, result in results.items():
         yield f"{name:<15} {len(result.left)} labelled containers left; {result.seconds:.0f} s"
         yield from (f"  left: {each}" for each in result.left)
     for name, result in results.items():
@@ -157,11 +179,16 @@ def table(results: dict[str, Result]) -> Iterable[str]:
 
 
 def wanted(named: list[str]) -> list[str]:
-    """The engines to run on: those that were named, those of SBX_ENGINES, or all."""
-    chosen = named or os.environ.get("SBX_ENGINES", "").replace(",", " ").split() or list(engines.NAMES)
+    """The engines to run on: those that were named, those of SBX_ENGINES, or all that can be brought up."""
+    chosen = named or os.environ.get("SBX_ENGINES", "").replace(",", " ").split()
     if unknown := [name for name in chosen if name not in engines.NAMES]:
         raise Problem(f"no such engine: {' '.join(unknown)}; there are {', '.join(engines.NAMES)}")
-    return chosen
+    if chosen:
+        return chosen
+    if problem := engines.problem():
+        say(f"Left out: {', '.join(engines.FURTHER)}. {problem}")
+        return [engines.FIRST]
+    return list(engines.NAMES)
 
 
 def main() -> int:
@@ -171,10 +198,15 @@ def main() -> int:
     )
     parser.add_argument("engines", nargs="*", metavar="engine", help=", ".join(engines.NAMES))
     parser.add_argument("--keep", action="store_true", help="leave the engines up")
+    parser.add_argument("--list", action="store_true", help="only print the further engines")
     options, extra = parser.parse_known_args()
     results: dict[str, Result] = {}
     try:
-        for name in wanted(options.engines):
+        chosen = wanted(options.engines)
+        if options.list:
+            print(*(name for name in chosen if name != engines.FIRST))
+            return 0
+        for name in chosen:
             was_up = name == engines.FIRST or engines.is_up(name)
             say(f"== contract on {name}")
             results[name] = run(name, extra)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# All tests, in three passes with a count each. Called by `make test`.
+# All tests, in passes with a count each. Called by `make test`.
+# SBX_ENGINES="docker20 podman" limits the engines that the contract runs on; by default all are brought up.
 # Every pass runs, also after one has failed, so that one look shows all that is wrong.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -23,6 +24,13 @@ eval "$exports"
 pass "unit: no engine, no network" tests -m "not engine and not e2b"
 pass "contract: the fake, and E2B at its stand-in" contract -m "not engine and not e2b"
 pass "engine: $SBX_TEST_IMAGE at $DOCKER_HOST" tests contract -m engine --require docker
+
+further=$("$python" -m scripts.engines_matrix --list)
+for engine in $further; do
+    echo
+    echo "== contract on $engine, beside the first engine"
+    "$python" -m scripts.engines_matrix "$engine" --outcomes "$outcomes" </dev/null || failed+=("contract on $engine")
+done
 
 echo
 echo "== guarantees: did each promise's test run and pass"
