@@ -48,6 +48,7 @@ class SmallEngine:
 
     host: str
     entrance: socket.socket
+    process: subprocess.Popen[bytes]
 
 
 @contextmanager
@@ -103,7 +104,7 @@ def _running(root: Path) -> Generator[SmallEngine]:
             _, (number, *_), _, _ = socket.recv_fds(ours, 1, 1)
             with socket.socket(fileno=number) as entrance:
                 _wait_for(host, process, root / "log")
-                yield SmallEngine(host, entrance)
+                yield SmallEngine(host, entrance, process)
         finally:
             _end(process)
 

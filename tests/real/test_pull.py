@@ -445,6 +445,29 @@ async def test_a_registry_that_ends_in_mid_pull(small: SmallEngine, repository: 
     assert "did not reach the registry, or lost it" in error.hint
 
 
+async def test_an_engine_that_ends_in_mid_pull(
+    request: pytest.FixtureRequest, open_registry: Registry, repository: str
+) -> None:
+    open_registry.put(repository, "1", unique(repository, 2))
+    errors: list[SandboxError] = []
+    with ExitStack() as stack:
+        engine = entered(request.config, stack, small_engine())
+        proxy = stack.enter_context(Proxy(open_registry.port, engine.entrance.dup()))
+        proxy.hold_after(1 << 20)
+
+        async def pull() -> None:
+            errors.append(await refused(f"{proxy.host}/{repository}:1", engine.host))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pull)
+            await proxy.held()
+            engine.process.terminate()
+    (error,) = errors
+    assert type(error) is CreationError
+    assert f"{repository}:1" in error.message
+    assert "try again" in error.hint.lower()
+
+
 async def test_an_engine_whose_disk_is_full(
     small: SmallEngine, open_registry: Registry, repository: str
 ) -> None:
