@@ -1,4 +1,4 @@
-"""A fake that knows three programs: one that prints, one that fails, one that hangs."""
+"""A fake that knows the programs of the table in failures.py, and a real container."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from sandboxio import ExecResult
 from sandboxio.protocols import AsyncSandbox
 from sandboxio.testing import FakeBackend
 from sandboxio_docker import DockerBackend
 
+from . import failures
+
 
 @pytest.fixture
 def fake() -> FakeBackend:
-    backend = FakeBackend()
-    for script in (backend.on_run, backend.on_run_code):
-        script(match="good", returns=ExecResult(0, "forty-two\n", ""))
-        script(match="bad", returns=ExecResult(3, "", "no such file\n"))
-        script(match="slow", hangs=True)
-    return backend
+    return failures.scripted()
 
 
 @pytest.fixture

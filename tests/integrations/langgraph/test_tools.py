@@ -18,6 +18,7 @@ from sandboxio import ExecResult
 from sandboxio.integrations.langgraph import make_code_tool, make_command_tool
 from sandboxio.sync import create_sync
 from sandboxio.testing import FakeBackend
+from tests.integrations.failures import CASES, SECRET, Case, check
 
 pytestmark = pytest.mark.one_loop("langchain_core runs callbacks with asyncio.gather (callbacks/manager.py)")
 
@@ -78,6 +79,33 @@ class TestBothTools:
         schema = make(fake.create).args_schema.model_json_schema()
         assert list(schema["properties"]) == schema["required"] == [argument]
         assert schema["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+async def test_every_failure_is_what_the_table_says(case: Case, fake: FakeBackend) -> None:
+    """Case 85."""
+    async with await fake.create(secrets={"TOKEN": SECRET}) as sandbox:
+        for make, argument in ((make_code_tool, "code"), (make_command_tool, "command")):
+            message = await make(sandbox, timeout=1).ainvoke(call(argument, case.program))
+            check(case, message.text, is_error=message.status == "error")
+
+
+WRONG = ({"code": ["ls"]}, {}, {"code": "good", "timeout": 99}, {"code": None}, {"cmd": "good"})
+
+
+async def test_wrong_arguments_are_told_to_the_model_and_run_nothing(fake: FakeBackend) -> None:
+    """Case 87: also one that would lift the host's timeout."""
+    requests = [{"name": "run_python", "args": args, "id": f"c{i}"} for i, args in enumerate(WRONG)]
+    turns = [AIMessage(content="", tool_calls=[request]) for request in requests]
+    model = ScriptedModel(messages=iter([*turns, AIMessage(content="done")]))
+    answer = await create_agent(model, tools=[make_code_tool(fake.create)]).ainvoke(
+        {"messages": [("user", "go")]}
+    )
+    seen = [message for message in answer["messages"] if isinstance(message, ToolMessage)]
+    assert [message.status for message in seen] == ["error"] * len(WRONG)
+    assert all("code" in message.text or "timeout" in message.text for message in seen)
+    assert answer["messages"][-1].text == "done"
+    assert fake.calls == []
 
 
 async def test_a_sync_sandbox_serves_both_kinds_of_callers() -> None:

@@ -11,6 +11,7 @@ from agents.tool_context import ToolContext
 
 from sandboxio.integrations.openai_agents import make_code_tool, make_command_tool
 from sandboxio.testing import FakeBackend
+from tests.integrations.failures import CASES, SECRET, Case, check
 
 from .scripted import ScriptedModel, call, says
 
@@ -34,6 +35,17 @@ async def test_the_model_reads_output_failures_and_fixes(make: Any, argument: st
     assert slow.startswith("[SBX_E1302] ")
     assert "Fix: " in slow
     assert await fake.list_managed() == []
+
+
+@KINDS
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+async def test_every_failure_is_what_the_table_says(
+    make: Any, argument: str, case: Case, fake: FakeBackend
+) -> None:
+    """Case 85. The SDK has no flag: the text of an error begins with its code."""
+    async with await fake.create(secrets={"TOKEN": SECRET}) as sandbox:
+        text = await invoke(make(sandbox, timeout=1), json.dumps({argument: case.program}))
+    check(case, text, is_error=text.startswith("[SBX_"))
 
 
 @KINDS

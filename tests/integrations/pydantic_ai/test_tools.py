@@ -12,6 +12,7 @@ from pydantic_ai import Agent
 from pydantic_ai.messages import (
     ModelMessage,
     ModelResponse,
+    RetryPromptPart,
     TextPart,
     ToolCallPart,
     ToolReturnPart,
@@ -21,6 +22,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from sandboxio import BackendNotInstalled
 from sandboxio.integrations.pydantic_ai import make_code_tool, make_command_tool
 from sandboxio.testing import FakeBackend
+from tests.integrations.failures import CASES, SECRET, Case, check
 
 pydantic_ai.models.ALLOW_MODEL_REQUESTS = False
 KINDS = pytest.mark.parametrize(
@@ -57,6 +59,52 @@ async def test_an_agent_sees_output_failure_and_timeout_and_goes_on(
     assert "SBX_E1302" in str(seen[2].content)
     assert answer.output == "done"
     assert await fake.list_managed() == []
+
+
+def calling(name: str, *calls: dict[str, Any]) -> FunctionModel:
+    """A model that makes these calls, one a turn."""
+    left = iter(calls)
+
+    async def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        arguments = next(left, None)
+        return ModelResponse(parts=[TextPart("done") if arguments is None else ToolCallPart(name, arguments)])
+
+    return FunctionModel(model)
+
+
+@KINDS
+@pytest.mark.one_loop("the framework's agent loop needs asyncio")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+async def test_every_failure_is_what_the_table_says(
+    make: Any, name: str, argument: str, case: Case, fake: FakeBackend
+) -> None:
+    """Case 85."""
+    async with await fake.create(secrets={"TOKEN": SECRET}) as sandbox:
+        agent = Agent(calling(name, {argument: case.program}), tools=[make(sandbox, timeout=1)])
+        answer = await agent.run("go")
+    parts = [part for message in answer.all_messages() for part in message.parts]
+    (seen,) = (part for part in parts if isinstance(part, ToolReturnPart))
+    check(case, str(seen.content), is_error=seen.outcome == "failed")
+    assert answer.output == "done"
+
+
+@KINDS
+@pytest.mark.one_loop("the framework's agent loop needs asyncio")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("wrong", [{"code": ["ls"], "command": 3}, {}, {"other": "x"}])
+async def test_wrong_arguments_are_told_to_the_model_and_run_nothing(
+    make: Any, name: str, argument: str, wrong: dict[str, Any], fake: FakeBackend
+) -> None:
+    """Case 87."""
+    agent = Agent(calling(name, wrong), tools=[make(fake.create)])
+    answer = await agent.run("go")
+    parts = [part for message in answer.all_messages() for part in message.parts]
+    (told,) = (part for part in parts if isinstance(part, (RetryPromptPart, ToolReturnPart)))
+    assert getattr(told, "outcome", "retried") == "retried"
+    assert argument in str(told.content)
+    assert answer.output == "done"
+    assert fake.calls == []
 
 
 @KINDS

@@ -118,9 +118,9 @@ class TestWorkspaceOnTheFake(OnSandboxio):
         return "fake://"
 
 
-for lacking in LACKING:
-    assert callable(getattr(WorkspaceBackendSuite, lacking)), f"the suite has no {lacking}"
-    setattr(TestWorkspaceOnTheFake, lacking, None)
+for lacking in LACKING:  # an older suite has fewer tests
+    if hasattr(WorkspaceBackendSuite, lacking):
+        setattr(TestWorkspaceOnTheFake, lacking, None)
 
 
 async def test_what_the_fake_cannot_serve_is_said() -> None:
