@@ -25,8 +25,9 @@ from sandboxio_docker import DockerBackend
 from scripts import engine_api
 
 from . import images
+from .creators import held
 from .test_files import NAMES
-from .test_lifecycle import held, none_held
+from .test_lifecycle import none_held
 
 pytestmark = pytest.mark.engine
 

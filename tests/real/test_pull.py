@@ -24,10 +24,10 @@ from scripts import engine_api
 from scripts.engine import Problem, is_debian
 
 from . import images
+from .creators import held
 from .registry import PASSWORD, USER, Files, Registry, registry
 from .registry_engine import SmallEngine, small_engine
 from .registry_proxy import Proxy, listener, until
-from .test_lifecycle import held
 
 pytestmark = pytest.mark.engine
 
