@@ -16,8 +16,9 @@ Rules:
     and /proc entries are closed to it; an answer about a process is never taken from the process.
 5.  A run's processes are found by marks that they cannot take off (see ``Marks``). A kill is done when
     a scan has found none but those that were struck before, and those dead (see ``Killer``).
-6.  The OOM killer must prefer every other process to this one: they get ``oom_score_adj`` 1000. They
-    also get nice 10 more, so that this one answers while they fill the CPU.
+6.  The OOM killer must prefer every other process to this one: they get ``oom_score_adj`` 1000, and 500
+    from their first instruction on. They also get nice 10 more, so that this one answers while they fill
+    the CPU.
 7.  Whatever goes wrong in one operation ends that operation with a code. Only a broken connection
     ends the guest.
 """
@@ -365,6 +366,12 @@ class Spawner:
         self.null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self.nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICER)
         self.spawn = self.fast if hasattr(os, "posix_spawn") else self.slow
+        # What a new process forks before it is settled keeps what it was born with. With our own 0 the kernel
+        # would prefer its parent, a shell perhaps, to it. Below 1000, so that we are not preferred meanwhile.
+        try:
+            self.score = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:
+            self.score = -1
         # Our own limit of descriptors is raised for the pipes of many runs; theirs is the container's.
         self.files = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.raised = (self.files[1], self.files[1])
@@ -377,14 +384,23 @@ class Spawner:
         """The new process's number. Raises OSError for what kept it from starting."""
         if self.raised != self.files:
             set_limit(resource.RLIMIT_NOFILE, self.files)
+        self.be_preferred(b"500")
         try:
             return self.spawn(path, argv, env, fds)
         except NotImplementedError:  # a C library without POSIX_SPAWN_SETSID
             self.spawn = self.slow
             return self.slow(path, argv, env, fds)
         finally:
+            self.be_preferred(b"0")
             if self.raised != self.files:
                 set_limit(resource.RLIMIT_NOFILE, self.raised)
+
+    def be_preferred(self, score: bytes) -> None:
+        """What the next process is born with."""
+        try:
+            os.write(self.score, score)
+        except OSError:
+            pass
 
     def fast(self, path: bytes, argv: list[bytes], env: dict[bytes, bytes], fds: tuple[int, int, int]) -> int:
         actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(fds)]

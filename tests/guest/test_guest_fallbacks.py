@@ -31,6 +31,8 @@ NO_SETSID = without(
         "        raise NotImplementedError\n        actions = [(os.POSIX_SPAWN_DUP2",
     )
 )
+# As if the process ran for long before the guest gets to it.
+NEVER_SETTLED = without(("        self.spawner.settle(run.pid)\n", ""))
 NO_C = without(('__import__("_ctypes")', '__import__("no_such_module")'))
 # As with a Python that names these things otherwise.
 OTHER_C = without(("c.call_function(function", "c.no_such_function(function"))
@@ -69,6 +71,16 @@ def test_by_fork_and_exec_everything_is_the_same(guest: Guests, python: str) -> 
     pid, sid = client.output[op, 1].split()
     assert pid == sid
     assert living(client) == []
+
+
+def test_the_oom_killer_prefers_a_new_process_from_its_first_instruction(guest: Guests, python: str) -> None:
+    """What it forks before the guest raises its score would otherwise be spared, and it die first."""
+    client = guest(python, program=NEVER_SETTLED)
+    assert client.run("cat", "/proc/self/oom_score_adj")[1] == b"500\n"
+    wait = "until [ $(cat /proc/1/oom_score_adj) = 0 ]; do :; done; echo back to 0"
+    assert client.sh(wait, timeout=20)[1] == b"back to 0\n"
+    assert client.run("no-such-program")[0].exit_code == 127
+    assert client.sh(wait, timeout=20)[1] == b"back to 0\n"
 
 
 def test_a_python_without_a_way_to_c_says_that_it_is_not_hidden(guest: Guests) -> None:
