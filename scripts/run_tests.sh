@@ -32,6 +32,8 @@ for engine in $further; do
     "$python" -m scripts.engines_matrix "$engine" --outcomes "$outcomes" </dev/null || failed+=("contract on $engine")
 done
 
+scripts/run_gates.sh || failed+=("the gates above: lint, types, lowest versions, other Pythons")
+
 echo
 echo "== guarantees: did each promise's test run and pass"
 "$python" -m scripts.guarantees "$outcomes" || failed+=("guarantees")
