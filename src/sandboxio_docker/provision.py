@@ -70,12 +70,25 @@ async def bring_up(engine: Engine, request: SandboxRequest, settings: Settings) 
     """A running container. Cancelled or failed, it leaves nothing, bounded by the teardown grace."""
     reference = parse_reference(request.template or settings.image)
     try:
+        await _refuse_too_many_cpus(engine, request.resources.cpu)
         image = await _image(engine, reference, settings)
         return await _first_that_starts(engine, request, settings, reference, image)
     except EngineError as error:
         raise _public(error, reference, request) from error
     except EngineUnavailable as error:
         raise error.to(CreationError) from error
+
+
+async def _refuse_too_many_cpus(engine: Engine, asked: float | None) -> None:
+    """As Docker refuses by itself; Podman takes any number, and a cap above the machine caps nothing."""
+    if asked is None or not (await engine.negotiate()).podman:
+        return
+    has: Any = (await engine.get_json("/info")).get("NCPU")
+    if isinstance(has, int) and asked > has:
+        raise CreationError(
+            f"Resources(cpu={asked:g}) is more than the engine has: there are only {has} CPUs available.",
+            hint="Ask for no more CPUs than the engine's machine has: Resources(cpu=...).",
+        )
 
 
 async def _image(engine: Engine, reference: Reference, settings: Settings) -> Mapping[str, Any]:

@@ -13,8 +13,9 @@ import anyio
 import pytest
 
 from sandboxio.adapter import Exit
-from sandboxio.errors import ConnectError
-from sandboxio_docker import ending as ending_module
+from sandboxio.errors import ConnectError, CreationError
+from sandboxio.models import Resources
+from sandboxio_docker import DockerBackend, ending as ending_module
 from sandboxio_docker.ending import Ending
 from sandboxio_docker.engine import Engine
 from sandboxio_docker.exec_run import ExecHost, ExecRun
@@ -163,3 +164,17 @@ async def test_a_memory_kill_is_counted_inside(tmp_path: Path) -> None:
         again = ExecRun(host, ["python3"])
         await again.whole()
         assert again.exit == Exit(137)
+
+
+# What it takes and Docker refuses
+
+
+async def test_more_cpus_than_the_machine_has(tmp_path: Path) -> None:
+    async with ScriptedEngine.on(tmp_path) as fake:
+        fake.script("GET", "/_ping", sends(PING))
+        fake.script("GET", "/info", sends(answer(200, {"NCPU": 2})))
+        backend = DockerBackend(host=fake.url)
+        with pytest.raises(CreationError, match=r"cpu=2\.5\) is more .* only 2 CPUs available"):
+            await backend.create(resources=Resources(cpu=2.5))
+        assert {request.path.rpartition("/")[2] for request in fake.requests} == {"_ping", "info"}
+        await fake.all_closed()
