@@ -76,8 +76,9 @@ KILLED = "killed in "
 
 
 def suite_of(name: str) -> tuple[tuple[str, ...], str]:
-    """The files that run on an engine, and the runtime in them."""
-    return (GVISOR, "runsc") if name.endswith("-runsc") else (SUITE, "runc")
+    """The files that run on an engine, as far as they are there, and the runtime in them."""
+    files, runtime = (GVISOR, "runsc") if name.endswith("-runsc") else (SUITE, "runc")
+    return tuple(file for file in files if (ROOT / file).exists()), runtime
 
 
 def rows(report: ET.Element, engine: str, runtime: str) -> dict[Row, Counter[str]]:
