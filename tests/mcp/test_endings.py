@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from subprocess import PIPE
@@ -92,31 +94,39 @@ async def _released_a_moment_later(gate: Gate) -> None:
 async def test_a_container_that_was_created_and_not_started_is_removed(
     ending: str, docker_image: str
 ) -> None:
-    known = await of_servers()
-    async with engine_that_starts_nothing() as (url, held), calling(url, docker_image) as server:
+    async with engine_that_starts_nothing() as (url, door), calling(url, docker_image) as server:
         with anyio.fail_after(20):
-            await held.wait()
-        (made,) = await of_servers() - known
+            await door.held.wait()
+        assert await exists(door.container)
         await end(server, ending)
-        assert made not in await of_servers()
+        assert not await exists(door.container)
 
 
-async def of_servers() -> set[str]:
-    return {each.sandbox_id for each in await DockerBackend().list_managed(labels={"app": "mcp"})}
+async def exists(container: str) -> bool:
+    return any(container.startswith(each.sandbox_id) for each in await DockerBackend().list_managed())
+
+
+@dataclass
+class Door:
+    """Where a container waits that was created and may not start."""
+
+    held: anyio.Event = field(default_factory=anyio.Event)
+    container: str = ""
 
 
 @asynccontextmanager
-async def engine_that_starts_nothing() -> AsyncGenerator[tuple[str, anyio.Event]]:
+async def engine_that_starts_nothing() -> AsyncGenerator[tuple[str, Door]]:
     """The real engine behind a door that keeps every request to start a container."""
     address = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
-    held = anyio.Event()
+    door = Door()
 
     async def pump(source: socket.socket, sink: socket.socket, *, guarded: bool) -> None:
         while True:
             await anyio.wait_readable(source)
             data = source.recv(1 << 16)
-            if guarded and b"/start HTTP/1.1" in data:
-                held.set()
+            if guarded and (start := re.search(rb"/containers/(\w+)/start HTTP", data)):
+                door.container = start[1].decode()
+                door.held.set()
             elif data:
                 sink.sendall(data)  # a request and its answer fit into the buffers of a socket
             else:
@@ -139,5 +149,5 @@ async def engine_that_starts_nothing() -> AsyncGenerator[tuple[str, anyio.Event]
                     group.start_soon(pass_on, listener.accept()[0])
 
             group.start_soon(accept)
-            yield f"tcp://127.0.0.1:{listener.getsockname()[1]}", held
+            yield f"tcp://127.0.0.1:{listener.getsockname()[1]}", door
             group.cancel_scope.cancel()

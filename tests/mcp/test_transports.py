@@ -94,6 +94,51 @@ def test_stdout_is_json_rpc_and_the_end_of_stdin_ends_the_server(loop: str) -> N
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+def test_a_client_that_vanishes_before_its_answer_ends_the_server(loop: str) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*COMMAND, "--loop", loop], env=environment(), text=True, **pipes) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        assert server.stderr is not None
+        server.stdin.write(json.dumps(HELLO) + "\n")
+        server.stdin.flush()
+        assert json.loads(server.stdout.readline())["id"] == 1
+        server.stdout.close()
+        server.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 2, "method": "ping"}) + "\n")
+        server.stdin.close()
+        assert server.wait(20) == 0
+        assert "Traceback" not in server.stderr.read()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_what_is_no_message_is_survived(loop: str) -> None:
+    """Lone surrogates, bytes that are not UTF-8, no JSON, no message: the next call is answered."""
+    call = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"run_command","arguments":%b}}'
+    lines = [
+        json.dumps(HELLO).encode(),
+        b'{"jsonrpc":"2.0","method":"notifications/initialized"}',
+        call % (2, b'{"cmd":"echo \\ud800"}'),
+        call % (3, b'{"cmd":"echo \xff\xfe"}'),
+        *(b"not json", b"[]", b"{}", b"null", b"\0\1", b'{"jsonrpc":"2.0","id":4,"method":"nothing"}'),
+        call % (5, b'{"cmd":"echo ok"}'),
+    ]
+    command = [*COMMAND, "--loop", loop]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, env=environment(), **pipes) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(b"\n".join(lines) + b"\n")
+        server.stdin.flush()
+        answers: dict[int, Any] = {}
+        while 5 not in answers:
+            message = json.loads(server.stdout.readline())
+            answers[message.get("id")] = message
+        assert answers[5]["result"]["structuredContent"]["stdout"] == "ok\n"
+        server.stdin.close()
+        assert server.wait(20) == 0
+
+
+@pytest.mark.parametrize("loop", LOOPS)
 def test_sigterm_ends_the_server(loop: str) -> None:
     server = subprocess.Popen(
         [*COMMAND, "--loop", loop],

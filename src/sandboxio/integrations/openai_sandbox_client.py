@@ -25,6 +25,7 @@ from agents.sandbox.errors import (
     WorkspaceArchiveReadError,
     WorkspaceArchiveWriteError,
     WorkspaceReadNotFoundError,
+    WorkspaceStartError,
 )
 from agents.sandbox.manifest import Manifest
 from agents.sandbox.session import (
@@ -52,6 +53,10 @@ from sandboxio.protocols import AsyncSandbox
 
 OUTPUT_LIMIT = 8 << 20
 """Bytes kept of each stream of a command; the rest is read and dropped."""
+
+
+SDK_ROOT = str(Manifest.model_fields["root"].default)
+"""Where the SDK has a workspace unless the manifest says otherwise: ``/workspace``."""
 
 
 class SbxSandboxOptions(BaseSandboxClientOptions):
@@ -130,6 +135,18 @@ class SbxSandboxSession(BaseSandboxSession):
     def __init__(self, state: SbxSandboxState, sandbox: AsyncSandbox) -> None:
         self.state: SandboxSessionState = state
         self.sandbox = sandbox
+
+    async def _prepare_backend_workspace(self) -> None:
+        root = self.state.manifest.root
+        script = 'mkdir -p "$0" 2>/dev/null && test -w "$0" || pwd -P'
+        try:
+            said = (await self.sandbox.run(["sh", "-c", script, root])).stdout.strip()
+        except SandboxError as error:
+            raise WorkspaceStartError(path=Path(root), cause=error) from error
+        if said and root == SDK_ROOT:
+            # Not every image lets its user write there, E2B's do not: the workspace is below the home then.
+            moved = {"root": posixpath.join(said, "workspace")}
+            self.state.manifest = self.state.manifest.model_copy(update=moved)
 
     async def _exec_internal(self, *command: str | Path, timeout: float | None = None) -> ExecResult:
         argv = [str(word) for word in command]

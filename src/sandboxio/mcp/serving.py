@@ -30,7 +30,10 @@ async def serve_stdio(server: MCPServer[Holder], holder: Holder) -> int:
     def stop(number: int) -> None:
         os._exit(128 + number)  # the SDK reads stdin in a thread that nothing can interrupt
 
-    await _until_signal(server.run_stdio_async, holder, stop)
+    try:
+        await _until_signal(server.run_stdio_async, holder, stop)
+    except* BrokenPipeError:
+        pass  # the client went without a word while an answer was on its way
     return 0
 
 

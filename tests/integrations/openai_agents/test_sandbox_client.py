@@ -1,4 +1,4 @@
-"""sandboxio as the OpenAI Agents SDK's sandbox client: a scripted SandboxAgent in a real container."""
+"""sandboxio as the OpenAI Agents SDK's sandbox client: a scripted SandboxAgent on Docker and on E2B."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ from agents.sandbox.errors import (
     WorkspaceReadNotFoundError,
 )
 
+from sandboxio import registry
 from sandboxio.integrations.openai_agents import SbxSandboxClient, SbxSandboxOptions
-from sandboxio_docker import DockerBackend
+from tests.e2b_standin.fixtures import standin as standin, standin_process as standin_process
 
 from .scripted import ScriptedModel, call, says
 
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.one_loop("the SDK's sessions and runner use asyncio"),
-]
+pytestmark = pytest.mark.one_loop("the SDK's sessions and runner use asyncio")
 
 
 @pytest.fixture
@@ -32,9 +30,13 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture
-def options(docker_image: str) -> SbxSandboxOptions:
-    return SbxSandboxOptions(target=f"docker://{docker_image}", timeout=120)
+@pytest.fixture(params=[pytest.param("docker", marks=pytest.mark.engine), "e2b"])
+def options(request: pytest.FixtureRequest) -> SbxSandboxOptions:
+    """A DSN is all that differs; E2B is its stand-in."""
+    if request.param == "e2b":
+        request.getfixturevalue("standin")
+        return SbxSandboxOptions(target="e2b://", timeout=120)
+    return SbxSandboxOptions(target=f"docker://{request.getfixturevalue('docker_image')}", timeout=120)
 
 
 @pytest.fixture
@@ -63,7 +65,9 @@ async def test_a_timeout_and_a_sandbox_that_went_are_the_sdk_s_errors(session: A
 async def test_files_and_workspaces_move(session: Any, options: SbxSandboxOptions) -> None:
     await session.write(Path("folder/a.txt"), io.BytesIO(b"data"))
     assert (await session.read(Path("folder/a.txt"))).read() == b"data"
-    assert (await session.exec("pwd; cat folder/a.txt")).stdout == b"/workspace\ndata"
+    root = session.state.manifest.root
+    assert root == ("/workspace" if options.target.startswith("docker") else "/home/user/workspace")
+    assert (await session.exec("pwd; cat folder/a.txt")).stdout == f"{root}\ndata".encode()
     with pytest.raises(WorkspaceReadNotFoundError):
         await session.read(Path("nothing"))
     archive = await session.persist_workspace()
@@ -78,10 +82,12 @@ async def test_files_and_workspaces_move(session: Any, options: SbxSandboxOption
         await client.delete(other)
 
 
-async def test_a_state_that_was_stored_finds_the_same_sandbox(session: Any) -> None:
+async def test_a_state_that_was_stored_finds_the_same_sandbox(
+    session: Any, options: SbxSandboxOptions
+) -> None:
     client = SbxSandboxClient()
     stored = client.serialize_session_state(session.state)
-    assert "docker" in str(stored)
+    assert options.target in str(stored)
     again = await client.resume(client.deserialize_session_state(dict(stored)))
     assert again._inner.sandbox.id == session._inner.sandbox.id
     again._inner.sandbox._close()  # the first session ends the sandbox
@@ -102,4 +108,5 @@ async def test_a_sandbox_agent_runs_in_a_container_and_leaves_none(options: SbxS
     assert "42" in seen[0]
     assert "3" in seen[0]
     assert answer.final_output == "done"
-    assert await DockerBackend().list_managed(labels={"app": "openai-agents"}) == []
+    backend = registry.resolve(options.target.partition(":")[0])
+    assert await backend.list_managed(labels={"app": "openai-agents"}) == []
