@@ -52,10 +52,10 @@ bench-check: venv  ## measure, then compare with the bounds that the project set
 	@$(BIN)/python -m pip install --quiet --group bench
 	@$(ENGINE); $(BIN)/python -m benchmarks --check
 
-docs: venv  ## build the documentation's site into site/; a warning fails
+docs: venv-docs  ## build the documentation's site into site/; a warning fails
 	@$(MKDOCS) build --strict
 
-docs-serve: venv  ## show the site at http://127.0.0.1:8000 while you write
+docs-serve: venv-docs  ## show the site at http://127.0.0.1:8000 while you write
 	@$(MKDOCS) serve
 
 engine: python  ## bring up a Docker engine and a test image, print the variables that name them
@@ -95,8 +95,11 @@ venv: python
 venv-demo: python
 	@$(PYTHON) scripts/setup_venv.py demo
 
+venv-docs: python
+	@$(PYTHON) scripts/setup_venv.py docs
+
 python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer with venv was found: install one" \
 		"(Debian: apt-get install python3 python3-venv), or say PYTHON=/path/to/python." >&2; exit 1; }
 
-.PHONY: help demo test unit e2b canary frameworks bench bench-check docs docs-serve engine engine-down engines engines-down lint types pythons all clean venv venv-demo python
+.PHONY: help demo test unit e2b canary frameworks bench bench-check docs docs-serve engine engine-down engines engines-down lint types pythons all clean venv venv-demo venv-docs python

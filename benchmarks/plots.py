@@ -19,8 +19,9 @@ Points = list[tuple[float, float]]
 
 PAPER, INK, MUTED, LINE = "#ffffff", "#1b2733", "#44566c", "#33475b"
 OURS, OTHERS, FLOOR = "#0b6e99", "#a06a13", LINE
-WIDTH, LEFT, RIGHT = 760, 250, 90
-ROW = 30
+WIDTH, LEFT, RIGHT = 520, 20, 96
+"""Narrow enough to be read on a phone as it is."""
+ROW = 40
 TITLES = {
     "true": "One command: true",
     "code": "One line of Python",
@@ -111,7 +112,7 @@ def rows(title: str, measure: dict[str, Any]) -> str:
     unit, more = measure["unit"], measure["better"] == "more"
     samples: Samples = measure["samples"]
     order = sorted(samples, key=lambda name: statistics.median(samples[name]), reverse=more)
-    top, bottom = 54, 54 + ROW * len(order)
+    top, bottom = 44, 54 + ROW * len(order)
     axis = Axis([value for values in samples.values() for value in values], LEFT, WIDTH - RIGHT)
     parts = [_text(16, 28, title, size=16, weight="bold")]
     for value in axis.ticks():
@@ -121,22 +122,22 @@ def rows(title: str, measure: dict[str, Any]) -> str:
             _text(x, bottom + 18, shown(value, unit, round_value=True), anchor="middle"),
         ]
     floors = [name for name in order if is_floor(name)]
-    if floors:
-        x = axis.place(statistics.median(samples[floors[0]]))
-        parts.append(_line(x, top, x, bottom, colour=FLOOR, width=1.6, dashes="5 4"))
+    floor = axis.place(statistics.median(samples[floors[0]])) if floors else None
     for number, name in enumerate(order):
-        y, colour, values = top + ROW * number + ROW / 2, _colour(name), samples[name]
+        y, colour, values = top + ROW * number + 28, _colour(name), samples[name]
         middle, most = axis.place(statistics.median(values)), axis.place(max(values))
+        if floor is not None:  # row by row, so that it crosses no name
+            parts.append(_line(floor, y - 8, floor, y + 12, colour=FLOOR, width=1.6, dashes="4 3"))
         parts += [
-            _text(LEFT - 12, y + 4.5, name, anchor="end", colour=INK),
+            _text(LEFT, y - 11, name, colour=INK, halo=True),
             _line(axis.place(min(values)), y, most, y, colour=colour, width=3),
             _dot(middle, y, colour, hollow=is_floor(name)),
-            _text(most + 12, y + 4.5, shown(statistics.median(values), unit), colour=INK, halo=True),
+            _text(most + 10, y + 4.5, shown(statistics.median(values), unit), colour=INK, halo=True),
         ]
     words = f"{'more' if more else 'less'} is better; dot: median, bar: least to most"
     words += ", logarithmic" if axis.logarithmic else ""
     words += "; dashed: the floor" if floors else ""
-    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, bottom + 40, words, anchor="middle"))
+    parts.append(_text(LEFT, bottom + 40, words))
     medians = "; ".join(f"{name} {shown(statistics.median(samples[name]), unit)}" for name in order)
     return _svg(bottom + 54, title, f"Medians: {medians}.", parts)
 
@@ -145,14 +146,14 @@ def rows(title: str, measure: dict[str, Any]) -> str:
 
 
 def lines(title: str, across: str, steps: dict[int, dict[str, Any]]) -> str:
-    """Medians over the steps of a sweep, both axes logarithmic; names stand at the right ends."""
+    """Medians over the steps of a sweep, both axes logarithmic; names stand below."""
     first = next(iter(steps.values()))
     unit, more = first["unit"], first["better"] == "more"
     series: dict[str, Points] = {}
     for step in sorted(steps):
         for name, values in steps[step]["samples"].items():
             series.setdefault(name, []).append((step, statistics.median(values)))
-    left, right, top, bottom = 90, WIDTH - 230, 54, 334
+    left, right, top, bottom = 84, WIDTH - 24, 44, 324
     x_axis = Axis([float(step) for step in steps], left, right, logarithmic=True)
     y_axis = Axis([y for points in series.values() for _, y in points], bottom, top, logarithmic=True)
     parts = [_text(16, 28, title, size=16, weight="bold")]
@@ -166,34 +167,25 @@ def lines(title: str, across: str, steps: dict[int, dict[str, Any]]) -> str:
         x = x_axis.place(step)
         label = shown(step, "bytes") if across.startswith("size") else f"{step:,}"
         parts += [_line(x, bottom, x, bottom + 5), _text(x, bottom + 20, label, anchor="middle")]
-    ends = _apart({name: y_axis.place(points[-1][1]) for name, points in series.items()}, 17)
+    names_from = bottom + 70
     for number, (name, points) in enumerate(series.items()):
         colour, dashes = _colour(name), ("", "7 4", "2 3")[number % 3]
         path = " ".join(f"{x_axis.place(x):.1f},{y_axis.place(y):.1f}" for x, y in points)
         dash = f' stroke-dasharray="{dashes}"' if dashes else ""
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>')
         parts += [_dot(x_axis.place(x), y_axis.place(y), colour, hollow=is_floor(name)) for x, y in points]
-        x, y = x_axis.place(points[-1][0]), y_axis.place(points[-1][1])
+        y = names_from + 20 * number
         parts += [
-            _line(x + 6, y, right + 14, ends[name], colour=colour, width=0.8),
-            _text(right + 18, ends[name] + 4.5, name, colour=INK),
+            _line(left, y - 4.5, left + 46, y - 4.5, colour=colour, width=2, dashes=dashes),
+            _dot(left + 23, y - 4.5, colour, hollow=is_floor(name)),
+            _text(left + 58, y, f"{name}: {shown(points[-1][1], unit)} at the end", colour=INK),
         ]
     words = f"{across}; {'more' if more else 'less'} is better; logarithmic"
-    parts.append(_text((left + right) / 2, bottom + 44, words, anchor="middle"))
+    parts.append(_text(left, bottom + 44, words))
     last = "; ".join(
         f"{name} {shown(points[-1][1], unit)} at {points[-1][0]:,}" for name, points in series.items()
     )
-    return _svg(bottom + 58, title, f"Medians at the last step: {last}.", parts)
-
-
-def _apart(wanted: dict[str, float], least: float) -> dict[str, float]:
-    """Heights near the wanted ones that leave room for a line of text each."""
-    placed: dict[str, float] = {}
-    height = -math.inf
-    for name in sorted(wanted, key=wanted.__getitem__):
-        height = max(wanted[name], height + least)
-        placed[name] = height
-    return placed
+    return _svg(names_from + 20 * len(series), title, f"Medians at the last step: {last}.", parts)
 
 
 # Parts

@@ -1,4 +1,4 @@
-"""Make .venv hold what a make target needs: `demo` (the library and Docker) or `dev` (everything).
+"""Make .venv hold what a make target needs: `demo` (the library and Docker), `docs`, or `dev` (everything).
 
     python3 scripts/setup_venv.py dev
 
@@ -17,12 +17,13 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 INSTALLS = {
     "demo": ["-e", ".[docker]"],
+    "docs": ["--group", "docs"],
     "dev": ["-e", ".[docker,e2b,trio,otel]", "--group", "dev"],
 }
 
 
 def is_ready(level: str, state: str) -> bool:
-    marks = {"demo": ("demo", "dev"), "dev": ("dev",)}[level]
+    marks = {"demo": ("demo", "dev"), "docs": ("docs", "dev"), "dev": ("dev",)}[level]
     return any((VENV / f".ready-{mark}-{state}").exists() for mark in marks)
 
 

@@ -121,7 +121,8 @@ def _drawing(text: str, folder: str, target: str) -> str:
         lambda match: f'aria-labelledby="{" ".join(f"{path.stem}-{name}" for name in match[1].split())}"',
         drawing,
     )
-    return f'<figure class="drawing" tabindex="0" aria-label="{text}">{drawing}</figure>'
+    wide = " wide" if float(drawing.partition('viewBox="0 0 ')[2].partition(" ")[0]) > 600 else ""
+    return f'<figure class="drawing{wide}" tabindex="0" aria-label="{text}">{drawing}</figure>'
 
 
 def on_post_build(config: MkDocsConfig) -> None:
