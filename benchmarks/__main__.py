@@ -21,7 +21,7 @@ from typing import Any
 
 import anyio
 
-from . import bounds, e2b, machine, measures, record_overhead, report, scale
+from . import bounds, e2b, machine, measures, plots, record_overhead, report, scale
 from .heavy import BOUNDED, HEAVY
 
 
@@ -89,8 +89,6 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/latest.json"), metavar="FILE")
     given = parser.parse_args()
     if given.plots:
-        from . import plots  # needs matplotlib, which nothing else does
-
         for drawn in plots.draw(json.loads(given.plots.read_text()), given.plots.parent):
             print(drawn)
         return 0
