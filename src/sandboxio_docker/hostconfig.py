@@ -100,6 +100,8 @@ def container_config(
         "AttachStdout": True,
         "AttachStderr": True,
         "Tty": False,
+        # Nothing inside has anything to save: an engine that shuts down need not wait ten seconds for it.
+        "StopSignal": "SIGKILL",
         # With this the engine builds no network sandbox at all: stronger than "none" alone, and faster.
         "NetworkDisabled": denied,
         # A health check of the image would run its commands beside the sandbox's.

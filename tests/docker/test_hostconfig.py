@@ -53,6 +53,11 @@ def test_processes_have_a_ceiling() -> None:
     assert host()["PidsLimit"] == 512
 
 
+def test_an_engine_that_shuts_down_need_not_wait() -> None:
+    """Process 1 would let SIGTERM pass; the engine would give it ten seconds."""
+    assert body()["StopSignal"] == "SIGKILL"
+
+
 def test_memory_counts_swap_too() -> None:
     """A cap on memory alone would let a process swap beyond it."""
     assert (host()["Memory"], host()["MemorySwap"]) == (512 * MIB, 512 * MIB)
