@@ -9,8 +9,10 @@ import pytest
 
 from sandboxio_docker import DockerBackend
 from sandboxio_docker.sandbox import DockerSandbox
+from scripts.engine import Problem
 
 from . import images
+from .own_engine import OwnEngine, own_engine
 
 
 @pytest.fixture(params=["guest", "exec"])
@@ -60,3 +62,13 @@ def busybox_image(docker_image: str) -> Generator[str]:
         pytest.skip("this machine has no static busybox: apt-get install busybox-static")
     with images.of_busybox(program) as name:
         yield name
+
+
+@pytest.fixture(scope="session")
+def engine_of_tests(docker_image: str) -> Generator[OwnEngine]:
+    """An engine that no one else uses; see ``own_engine.py``."""
+    try:
+        with own_engine(docker_image) as made:
+            yield made
+    except Problem as problem:
+        pytest.skip(str(problem))
