@@ -6,6 +6,7 @@ and the real settings.
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from collections.abc import Callable
@@ -376,3 +377,32 @@ def test_what_is_required_and_missing_fails(run: Run, monkeypatch: pytest.Monkey
     result.stdout.fnmatch_lines(["*--require docker: no Docker engine answers at *"])
     result = run(NEEDY, "--require", "docker", "--require", "e2b")
     result.assert_outcomes(passed=1, errors=4)
+
+
+# What is written down
+
+
+def test_how_each_test_ended_is_written_down(run: Run, tmp_path: Path) -> None:
+    source = """
+        import pytest
+        def test_good(): pass
+        def test_bad(): assert False
+        @pytest.mark.skip(reason="no")
+        def test_skipped(): pass
+        @pytest.fixture
+        def breaks():
+            yield
+            assert False
+        def test_good_with_a_bad_end(breaks): pass
+    """
+    file = tmp_path / "outcomes"
+    run(source, "--outcomes", str(file)).assert_outcomes(passed=2, failed=1, skipped=1, errors=1)
+    entries = [json.loads(line) for line in file.read_text().splitlines()]
+    ended = [(entry["places"][0].rpartition("::")[2], entry["outcome"]) for entry in entries]
+    assert sorted(ended) == [
+        ("test_bad", "failed"),
+        ("test_good", "passed"),
+        ("test_good_with_a_bad_end", "failed"),
+        ("test_good_with_a_bad_end", "passed"),
+        ("test_skipped", "skipped"),
+    ]
