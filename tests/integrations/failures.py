@@ -31,8 +31,8 @@ CASES = {
 }
 
 
-def scripted() -> FakeBackend:
-    """A fake that answers as the table says."""
+def scripted(detail: str = SECRET) -> FakeBackend:
+    """A fake that answers as the table says; ``detail`` is in the text of errors."""
     backend = FakeBackend()
     for script in (backend.on_run, backend.on_run_code):
         script(match="good", returns=ExecResult(0, "forty-two\n", ""))
@@ -40,8 +40,8 @@ def scripted() -> FakeBackend:
         script(match="missing", returns=ExecResult(127, "", "sh: x: not found\n"))
         script(match="long", returns=ExecResult(0, "x" * 50_000, ""))
         script(match="slow", returns=ExecResult(0, "printed before\n", ""), hangs=True)
-        script(match="vanishing", raises=SandboxGone(f"It was removed, with {SECRET}."))
-        script(match="greedy", raises=ResourceLimitExceeded(f"Out of memory, with {SECRET}."))
+        script(match="vanishing", raises=SandboxGone(f"It was removed, with {detail}."))
+        script(match="greedy", raises=ResourceLimitExceeded(f"Out of memory, with {detail}."))
     return backend
 
 

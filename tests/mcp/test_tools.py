@@ -13,22 +13,18 @@ from mcp import Client
 from mcp_types import CallToolResult
 
 import sandboxio
-from sandboxio import ExecResult
 from sandboxio.mcp import server as server_module
 from sandboxio.mcp.server import Settings, build
 from sandboxio.testing import FakeBackend
+from tests.integrations import failures
+from tests.integrations.failures import CASES, Case, check
 
 ERAS = ("auto", "legacy")
 
 
 @pytest.fixture(autouse=True)
 def fake() -> Iterator[FakeBackend]:
-    backend = FakeBackend()
-    for script in (backend.on_run, backend.on_run_code):
-        script(match="good", returns=ExecResult(0, "forty-two\n", ""))
-        script(match="bad", returns=ExecResult(3, "", "no such file\n"))
-        script(match="long", returns=ExecResult(0, "x" * 50_000, ""))
-        script(match="slow", hangs=True)
+    backend = failures.scripted("no secret: the server has none")
     sandboxio.register("docker", lambda: backend)
     yield backend
     sandboxio.registry.unregister("docker")
@@ -84,6 +80,51 @@ async def test_output_failure_and_timeout(era: str, tool: str, argument: str, fa
         assert "SBX_E1302" in text(slow)
         assert "Fix: " in text(slow)
         assert "Traceback" not in text(slow)
+    assert await fake.list_managed() == []
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+async def test_every_failure_is_what_the_table_says(era: str, case: Case) -> None:
+    """Case 85: the same table that the tools of the frameworks are held to."""
+    for tool, argument in (("run_python", "code"), ("run_command", "cmd")):
+        async with connected(era, timeout=1) as client:
+            result = await client.call_tool(tool, {argument: case.program})
+            check(case, text(result), is_error=result.is_error)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_an_unknown_argument_changes_nothing(era: str, fake: FakeBackend) -> None:
+    """Case 87: no client can lift what the host has set."""
+    wishes = {"cmd": "good", "timeout": 99_999, "egress": "allow", "backend": "docker://other", "context": {}}
+    async with connected(era, timeout=7) as client:
+        assert not (await client.call_tool("run_command", wishes)).is_error
+        info = (await client.call_tool("sandbox_info", {"egress": "allow"})).structured_content
+    assert info is not None
+    assert (info["egress"], info["timeout_s"]) == ("deny", 7)
+    assert fake.calls[0].network == sandboxio.NetworkPolicy(egress="deny")
+    assert [call.timeout for call in fake.calls if call.op == "run"] in ([None], [7])
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_twenty_calls_at_once_of_which_some_are_cut_off(era: str, fake: FakeBackend) -> None:
+    """Each gets its own answer, whatever becomes of its neighbours."""
+    seen: dict[int, str] = {}
+
+    async def call(client: Client, number: int) -> None:
+        with anyio.move_on_after(0.3 if number % 4 == 3 else 60):
+            program = ("good", "bad", "long", "slow")[number % 4]
+            result = await client.call_tool("run_command", {"cmd": program})
+            seen[number] = str(result.structured_content)
+
+    async with connected(era) as client:
+        async with anyio.create_task_group() as group:
+            for number in range(20):
+                group.start_soon(call, client, number)
+        assert sorted(seen) == [number for number in range(20) if number % 4 != 3]
+        for number, shown in seen.items():
+            assert ("forty-two", "no such file", "left out")[number % 4] in shown
+        assert not (await client.call_tool("run_command", {"cmd": "good"})).is_error
     assert await fake.list_managed() == []
 
 

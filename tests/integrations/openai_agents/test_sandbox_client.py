@@ -30,13 +30,20 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(params=[pytest.param("docker", marks=pytest.mark.engine), "e2b"])
-def options(request: pytest.FixtureRequest) -> SbxSandboxOptions:
+@pytest.fixture(scope="session", params=[pytest.param("docker", marks=pytest.mark.engine), "e2b"])
+def place(request: pytest.FixtureRequest) -> str:
     """A DSN is all that differs; E2B is its stand-in."""
-    if request.param == "e2b":
+    if request.param == "docker":
+        return f"docker://{request.getfixturevalue('docker_image')}"
+    request.getfixturevalue("standin_process")
+    return "e2b://"
+
+
+@pytest.fixture
+def options(place: str, request: pytest.FixtureRequest) -> SbxSandboxOptions:
+    if place == "e2b://":
         request.getfixturevalue("standin")
-        return SbxSandboxOptions(target="e2b://", timeout=120)
-    return SbxSandboxOptions(target=f"docker://{request.getfixturevalue('docker_image')}", timeout=120)
+    return SbxSandboxOptions(target=place, timeout=120)
 
 
 @pytest.fixture
