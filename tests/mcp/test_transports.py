@@ -288,6 +288,77 @@ async def test_sigterm_ends_an_http_server_whose_client_waits_for_an_answer() ->
             assert await anyio.to_thread.run_sync(server.wait, 20) == 128 + signal.SIGTERM
 
 
+class Session:
+    """A client of the older protocol by hand, for requests that no SDK would send."""
+
+    def __init__(self, client: httpx.AsyncClient, url: str) -> None:
+        self.client, self.url = client, url
+        self.headers = {"Accept": "application/json, text/event-stream"}
+
+    async def start(self) -> Session:
+        answer = await self.client.post(self.url, json=HELLO, headers=self.headers)
+        self.headers["Mcp-Session-Id"] = answer.headers["mcp-session-id"]
+        await self.tell("notifications/initialized")
+        return self
+
+    async def tell(self, method: str, **params: Any) -> None:
+        message = {"jsonrpc": "2.0", "method": method, "params": params}
+        assert (await self.client.post(self.url, json=message, headers=self.headers)).status_code == 202
+
+    def call(self, cmd: str) -> Any:
+        """Request number 2, as a stream of lines."""
+        params = {"name": "run_command", "arguments": {"cmd": cmd}, "_meta": {"progressToken": 1}}
+        message = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}
+        return self.client.stream("POST", self.url, json=message, headers=self.headers)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_session_cannot_reach_the_calls_of_another() -> None:
+    """They share the sandbox, and nothing else: not answers, not progress, not cancellation."""
+    loop = current_async_library() or ""
+    with serving("--loop", loop) as (url, _):
+        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+            first, second = await Session(client, url).start(), await Session(client, url).start()
+            async with first.call("sleep 600") as stream:
+                lines = stream.aiter_lines()
+                assert "running for" in await _next_with(lines, "data: {")
+                await second.tell("notifications/cancelled", requestId=2)
+                async with second.call("echo mine") as other:
+                    assert "mine" in await _next_with(other.aiter_lines(), "data: {")
+                assert "running for" in await _next_with(lines, "data: {")  # the first goes on
+                await first.tell("notifications/cancelled", requestId=2)
+                left = [line async for line in lines if "result" in line]
+                assert not any("exit_code" in line for line in left)
+
+
+async def _next_with(lines: Any, start: str) -> str:
+    with anyio.fail_after(20):
+        async for line in lines:
+            if line.startswith(start):
+                return str(line)
+    raise AssertionError("the stream ended")
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_client_that_asks_a_thousand_times_and_goes_leaves_nothing(loop: str) -> None:
+    call = {"jsonrpc": "2.0", "method": "tools/call"}
+    call["params"] = {"name": "run_command", "arguments": {"cmd": "sleep 600"}}  # type: ignore[assignment]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*COMMAND, "--loop", loop], env=environment(), text=True, **pipes) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        assert server.stderr is not None
+        lines = [HELLO, {"jsonrpc": "2.0", "method": "notifications/initialized"}]
+        lines += [{**call, "id": number} for number in range(2, 1002)]
+        server.stdin.write("".join(json.dumps(line) + "\n" for line in lines))
+        server.stdin.flush()
+        assert json.loads(server.stdout.readline())["id"] == 1
+        server.stdout.close()
+        server.stdin.close()
+        assert server.wait(30) == 0
+        assert "Traceback" not in server.stderr.read()
+
+
 def test_help_shows_examples_and_a_wrong_option_is_a_usage_error() -> None:
     done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, check=True)
     assert "examples:" in done.stdout
