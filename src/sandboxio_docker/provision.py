@@ -15,7 +15,7 @@ from . import launcher
 from .config import DEFAULT_IMAGE, ChannelChoice
 from .credentials import registry_auth
 from .ending import Ending
-from .engine import Engine, EngineError, EngineUnavailable, Fault
+from .engine import Engine, EngineError, EngineUnavailable, Fault, Hijacked
 from .guest_link import GuestLink
 from .guest_protocol import ConnectionLost, Hello, Notice
 from .hostconfig import WORK, container_config, memory_mb
@@ -159,7 +159,7 @@ async def _bear(birth: Birth, plan: _Plan) -> Alive:
     await birth.create(body)
     await _furnish(birth, plan)
     ending = Ending(birth.engine, birth.id, request.timeout, memory_mb(request.resources))
-    stream = await birth.attach()
+    stream = await _attached(birth)
     if proof is not None:
         await birth.start()
         ending.began = time.monotonic()
@@ -184,6 +184,16 @@ async def _bear(birth: Birth, plan: _Plan) -> Alive:
             hint='Use an image with Python 3.8 or newer, or DockerBackend(channel="auto").',
         )
     return Alive(birth.id, link, greeting, ending)
+
+
+async def _attached(birth: Birth) -> Hijacked:
+    """Attach. Podman makes the process for it, and so tells here, not at the start, what the image lacks."""
+    try:
+        return await birth.attach()
+    except EngineError as error:
+        if error.fault is Fault.NO_SUCH_PROGRAM:
+            raise _LacksProgram from error
+        raise
 
 
 async def _furnish(birth: Birth, plan: _Plan) -> None:

@@ -59,6 +59,8 @@ async def test_what_an_image_says_does_not_matter(
     changes: tuple[str, ...], docker_image: str, channel: Any
 ) -> None:
     """Cases 51 and 54: /work belongs to the user, also where the image has a folder or a volume there."""
+    if "HEALTHCHECK" in changes[0] and images.is_podman():
+        pytest.skip("Podman has no health check in an image that it makes")
     script = (
         "useradd --uid 1000 app; mkdir -p /work; echo old >/work/old; chmod 700 /work; "
         "printf '#!/bin/sh\\nsleep 600\\nexec \"$@\"\\n' >/slow; chmod 755 /slow"
@@ -155,7 +157,7 @@ async def test_an_image_with_too_old_a_python(version: str, only_python: Callabl
 
 async def test_code_as_editors_write_it(docker_image: str, channel: Any) -> None:
     """Case 70: whatever the image's locale, code is UTF-8, with or without a mark or a cookie."""
-    with images.derived(docker_image, "locale", "ENV LC_ALL=C LANG=de_DE.ISO-8859-1") as image:
+    with images.derived(docker_image, "locale", "ENV LC_ALL=C", "ENV LANG=de_DE.ISO-8859-1") as image:
         async with await DockerBackend(image=image, channel=channel).create(timeout=120) as sandbox:
             for code in (
                 "print('é漢🙂')",
