@@ -11,8 +11,10 @@ import http.client
 import json
 import os
 import socket
+import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
@@ -99,3 +101,23 @@ def engine_problem(host: str | None = None) -> str | None:
 def has_image(image: str, host: str | None = None) -> bool:
     status, _ = request("GET", f"/images/{quote(image)}/json", host=host)
     return status == 200
+
+
+def containers(filters: dict[str, list[str]], host: str | None = None) -> list[dict[str, Any]]:
+    """Entries of the list of containers in any state.
+
+    Podman refuses the list when one of it ends meanwhile; then it is asked again.
+
+    Raises:
+        OSError: nothing answers, or the engine refuses.
+    """
+    path = f"/containers/json?all=1&filters={quote(json.dumps(filters))}"
+    status, body = request("GET", path, host=host)
+    tries = 20
+    while status == 500 and (tries := tries - 1):
+        time.sleep(0.02)
+        status, body = request("GET", path, host=host)
+    if status == 200:
+        found: list[dict[str, Any]] = json.loads(body)
+        return found
+    raise OSError(f"the engine at {host or current_host()} lists no containers: {status} {body[:200]!r}")

@@ -294,11 +294,11 @@ class Podman(Further):
 
     def stop(self) -> None:
         remove_containers(self.host)
+        for watcher in processes("conmon", f"{self.root}/"):  # each exec has one for five minutes more
+            with suppress(ProcessLookupError):
+                os.kill(watcher, signal.SIGKILL)
         if (pid := self.pid()) is not None:
             engine.end(pid, self.pid)
-        for pid in processes("conmon", f"{self.root}/"):  # one stays for five minutes after each exec
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
         self.socket.unlink(missing_ok=True)
         for folder in mounts_below(self.root):
             engine.run_quietly(["umount", "--lazy", folder])
@@ -334,7 +334,7 @@ def remove_containers(host: str) -> None:
     """All of an engine of ours. What cannot be asked any more is taken down from outside."""
     if engine_api.engine_problem(host) is not None:
         return
-    for found in json.loads(ask(host, "GET", "/containers/json?all=1")):
+    for found in engine_api.containers({}, host):
         ask(host, "DELETE", f"/containers/{found['Id']}?force=1&v=1", fine=(404, 409))
 
 

@@ -17,7 +17,6 @@ before are taken down afterwards; `--keep` leaves them.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import subprocess
@@ -29,7 +28,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote
 
 from scripts import engine_api, engines
 from scripts.engine import Problem, say
@@ -39,7 +37,7 @@ OUTCOMES = ("passed", "failed", "skipped", "xfailed")
 SETTLE_SECONDS = 10.0
 """How long an engine may take to remove what it was told to."""
 
-MANAGED = quote(json.dumps({"label": ["io.sandboxio.managed=true"]}))
+MANAGED = {"label": ["io.sandboxio.managed=true"]}
 CREATOR = "io.sandboxio.session"
 
 
@@ -114,12 +112,13 @@ def killed(report: ET.Element) -> dict[str, list[float]]:
 
 def containers_left(host: str, since: float) -> list[str]:
     """Sandboxes that began after `since` and whose creator is gone: others may use the first engine, too."""
-    status, body = engine_api.request("GET", f"/containers/json?all=1&filters={MANAGED}", host=host)
-    if status != 200:
-        raise Problem(f"the engine at {host} does not list its containers: {status} {body[:200]!r}")
+    try:
+        listed = engine_api.containers(MANAGED, host)
+    except OSError as error:
+        raise Problem(str(error)) from error
     return [
         f"{found['Names'][0].lstrip('/')} ({found['State']})"
-        for found in json.loads(body)
+        for found in listed
         if found["Created"] >= int(since) and not Path("/proc", found["Labels"].get(CREATOR, "none")).exists()
     ]
 

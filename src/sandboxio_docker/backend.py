@@ -28,7 +28,7 @@ from .hostconfig import memory_cap, refuse_what_docker_cannot
 from .isolation import promised, proven
 from .join import look_up, refused, request_of, second_guest
 from .labels import MANAGED, is_managed, labels_of, managed_of
-from .lifecycle import remove
+from .lifecycle import listed, remove
 from .native import DockerContainer
 from .provision import Settings, bring_up
 from .pull import PullProgress
@@ -218,11 +218,7 @@ class DockerBackend(BaseBackend):
         return sandbox
 
     async def _list(self, **filters: str) -> list[Mapping[str, Any]]:
-        shape = {name: [value] for name, value in filters.items()}
-        found: list[Mapping[str, Any]] = await self._engine.get_json(
-            "/containers/json", params={"all": True, "filters": shape}
-        )
-        return found
+        return await listed(self._engine, {name: [value] for name, value in filters.items()})
 
     async def _find(self, sandbox_id: str) -> Mapping[str, Any] | None:
         """The container of this id, a prefix of twelve characters or its name; None if there is none."""

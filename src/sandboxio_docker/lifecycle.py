@@ -25,6 +25,9 @@ from .engine import Engine, EngineError, EngineUnavailable, Fault, Hijacked, Pen
 AGAIN: Final = 0.02
 """Seconds between two looks at a removal that somebody else has begun, or at a name that may appear."""
 
+LOOKS: Final = 10
+"""Tries of a list; see :func:`listed`."""
+
 _UNDER_WAY: Final = frozenset({Fault.REMOVING, Fault.NOT_RUNNING})
 """Answers to DELETE that another one will follow. Podman 4.3 says "could not be stopped: ... container state
 improper" where the container ends by itself between its two looks at it."""
@@ -125,6 +128,22 @@ async def remove(engine: Engine, container: str) -> bool:
         else:
             return True
         removed = True  # under way, by AutoRemove or by somebody else
+        await anyio.sleep(AGAIN)
+
+
+async def listed(engine: Engine, filters: Mapping[str, list[str]]) -> list[Mapping[str, Any]]:
+    """Containers in any state. Podman 4.3 refuses the whole list when one of it ends meanwhile."""
+    tries = LOOKS
+    while True:
+        try:
+            found: list[Mapping[str, Any]] = await engine.get_json(
+                "/containers/json", params={"all": True, "filters": filters}
+            )
+            return found
+        except EngineError as error:
+            tries -= 1
+            if not tries or error.status != 500 or "no such" not in error.reason:
+                raise
         await anyio.sleep(AGAIN)
 
 

@@ -19,7 +19,7 @@ from sandboxio_docker import DockerBackend, ending as ending_module
 from sandboxio_docker.ending import Ending
 from sandboxio_docker.engine import Engine
 from sandboxio_docker.exec_run import ExecHost, ExecRun
-from sandboxio_docker.lifecycle import remove
+from sandboxio_docker.lifecycle import listed, remove
 from tests.fakes.scripted import ScriptedEngine, sends
 from tests.fakes.server import Connection, Request, answer
 
@@ -90,6 +90,22 @@ async def test_a_removal_that_fails_for_good_is_told(tmp_path: Path) -> None:
         fake.script("DELETE", "/containers/C", sends(answer(500, {"message": "unmounting: device busy"})))
         with pytest.raises(ConnectError, match="device busy"):
             await remove(Engine(fake.url, environ={}), "C")
+
+
+async def test_a_list_while_a_container_ends(tmp_path: Path) -> None:
+    """The whole list is refused for it; another refusal is told at once."""
+    ends = sends(answer(500, {"message": "read /proc/29294/cgroup: no such process"}))
+    broken = sends(answer(500, {"message": "database is locked"}))
+    async with ScriptedEngine.on(tmp_path) as fake:
+        fake.script("GET", "/_ping", sends(PING))
+        fake.script("GET", "/containers/json", ends, ends, sends(answer(200, [])), broken)
+        engine = Engine(fake.url, environ={})
+        assert await listed(engine, {"label": ["x"]}) == []
+        with pytest.raises(ConnectError, match="database is locked"):
+            await listed(engine, {})
+        fake.script("GET", "/containers/json", ends)
+        with pytest.raises(ConnectError, match="no such process"):
+            await listed(engine, {})
 
 
 # Its execs

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
 from scripts import engine_api
 
@@ -79,14 +76,9 @@ def managed_containers(since: float, session: str) -> list[str]:
     `since` is the Unix time at which the run began. Others may use the engine at the same time: a
     sandbox whose creator lives and is no process of this run is theirs.
     """
-    filters = quote(json.dumps({"label": [MANAGED_LABEL]}))
-    status, body = engine_api.request("GET", f"/containers/json?all=1&filters={filters}")
-    if status != 200:
-        raise OSError(f"the engine answers {status} to a list of containers: {body[:200]!r}")
-    containers: list[dict[str, Any]] = json.loads(body)
     return [
         f"container {found['Names'][0].lstrip('/')} ({found['Id'][:12]}, {found['State']})"
-        for found in containers
+        for found in engine_api.containers({"label": [MANAGED_LABEL]})
         if found["Created"] >= int(since)
         and _process_is_ours_or_gone(found["Labels"].get(SESSION_LABEL, ""), session)
     ]

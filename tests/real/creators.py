@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
-from .images import ask
+from scripts import engine_api
 
 MOMENTS = ("create", "run", "stream", "upload", "idle")
 """What a creator does when it is killed; see ``CREATOR``."""
@@ -63,9 +62,7 @@ CREATOR = """
 
 def held(label: str) -> list[dict[str, Any]]:
     """Containers with this value of our metadata, seen without the code under test."""
-    filters = json.dumps({"label": [f"io.sandboxio.meta.test={label}"]})
-    found: list[dict[str, Any]] = json.loads(ask("GET", "/containers/json", all="1", filters=filters))
-    return found
+    return engine_api.containers({"label": [f"io.sandboxio.meta.test={label}"]})
 
 
 @contextmanager
