@@ -48,6 +48,7 @@ async def test_an_engine_that_goes_and_comes_back(
     ]
     made: list[Any] = [await each.create(timeout=300, metadata={"test": mark}) for each in backends]
     ends: list[tuple[str, float]] = []
+    gone = time.monotonic()
 
     async def hang(sandbox: Any) -> None:
         try:
