@@ -86,7 +86,10 @@ def test_the_inner_engine_is_given_no_more_than_it_needs() -> None:
 
 
 def test_processes_are_found_by_program_and_text(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()", str(tmp_path)], stdin=subprocess.PIPE) as child:
+    command = [sys.executable, "-c", "print(1, flush=True); input()", str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"1\n"  # from here on it is what its command line says
         name = Path(sys.executable).name
         assert engines.processes(name, str(tmp_path)) == [child.pid]
         assert engines.processes("conmon", str(tmp_path)) == []
