@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -32,9 +33,16 @@ async def serve_stdio(server: MCPServer[Holder], holder: Holder) -> int:
 
     try:
         await _until_signal(server.run_stdio_async, holder, stop)
-    except* BrokenPipeError:
-        pass  # the client went without a word while an answer was on its way
+    except* BrokenPipeError:  # the client went without a word while an answer was on its way
+        # The SDK's writer still holds the rest of it. Since Python 3.13 a file that cannot be flushed when it
+        # is collected says so on stderr (What's New, io).
+        sys.unraisablehook = _unless_the_pipe_is_broken
     return 0
+
+
+def _unless_the_pipe_is_broken(unraisable: sys.UnraisableHookArgs) -> None:
+    if not isinstance(unraisable.exc_value, BrokenPipeError):
+        sys.__unraisablehook__(unraisable)
 
 
 async def serve_http(app: Any, holder: Holder, host: str, port: int) -> int:
