@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import pytest
@@ -17,6 +18,7 @@ from sandboxio_docker import DockerBackend, DockerConfig, kernel
 from sandboxio_docker.hostconfig import container_config
 from sandboxio_docker.isolation import LABEL, promised, proven
 from tests.fakes.engine import IO, FakeEngine
+from tests.fakes.sweep import Outcome, sweep
 
 from .test_backend import refused, world
 from .test_kernel import LOG, report
@@ -197,6 +199,25 @@ async def test_an_architecture_without_gvisor(tmp_path: Path) -> None:
         assert not fake.asked("create")
 
 
+@pytest.mark.parametrize("how", ["scope", "task"])
+async def test_a_proof_is_cancelled_at_every_await(tmp_path: Path, how: Literal["scope", "task"]) -> None:
+    async with world(tmp_path) as (fake, _, _):
+        fake.main = witnessing(fake, report(LOG), ran=[])
+        made = 0
+
+        async def nothing_left(outcome: Outcome[Any]) -> None:
+            nonlocal made
+            if outcome.value is not None:
+                made += 1
+                await outcome.value.kill()
+            assert not fake.containers, f"left after a cancellation at await {outcome.point}"
+            await fake.all_closed()
+
+        create = functools.partial(DockerBackend(host=fake.url, runtime="runsc").create, timeout=60)
+        assert await sweep(create, nothing_left, how) >= 8
+        assert made
+
+
 async def test_cancelled_while_the_witness_is_silent(tmp_path: Path) -> None:
     async with world(tmp_path) as (fake, _, _):
         heard = anyio.Event()
@@ -257,3 +278,16 @@ def test_a_label_alone_proves_nothing() -> None:
 def test_metadata_cannot_pose_as_the_proof() -> None:
     request = SandboxRequest(timeout=60, metadata={LABEL: "gvisor"}, resources=Resources())
     assert LABEL not in container_config(request, image="x:1", entrypoint=["/bin/sh"])["Labels"]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "known"), [("runsc", False), ("runc", True), ("io.containerd.x.v1", True)]
+)
+async def test_doctor_says_whether_the_engine_knows_it(tmp_path: Path, runtime: str, known: bool) -> None:
+    async with world(tmp_path) as (fake, _, _):
+        found = await DockerBackend(host=fake.url, runtime=runtime).diagnose()
+        (check,) = [each for each in found.checks if each.name == "runtime"]
+        assert check.ok is known
+        assert f"{runtime} by choice; runc by default" in check.detail
+        assert bool(check.fix) is not known
+        assert found.isolation is promised(runtime)
