@@ -26,7 +26,10 @@ import time
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from scripts import engine_api, engines
@@ -130,8 +133,8 @@ def settled(host: str, since: float) -> list[str]:
     return left
 
 
-def run(name: str, extra: list[str]) -> Result:
-    """The contract on one engine, which is brought up."""
+def run(name: str, extra: list[str], *, together: bool = False) -> Result:
+    """The contract on one engine, which is brought up. Run `together`, it shows its output at the end."""
     result = Result()
     began = time.monotonic()
     try:
@@ -145,7 +148,18 @@ def run(name: str, extra: list[str]) -> Result:
         pytest = [sys.executable, "-m", "pytest", *files, "-q", "--tb=native", "-o", "junit_family=xunit1"]
         need = ["--require", "docker", f"--junitxml={report.name}"]
         environment = os.environ | {"DOCKER_HOST": host, "SBX_TEST_IMAGE": image}
-        done = subprocess.run([*pytest, *need, *extra], cwd=ROOT, env=environment, check=False)
+        with tempfile.TemporaryFile() as output:
+            done = subprocess.run(
+                [*pytest, *need, *extra],
+                cwd=ROOT,
+                env=environment,
+                stdout=output if together else None,
+                stderr=subprocess.STDOUT if together else None,
+                check=False,
+            )
+            output.seek(0)
+            if together:  # in one piece
+                print(f"== contract on {name}", output.read().decode(errors="replace"), sep="\n", flush=True)
         if done.returncode:
             result.problem = f"pytest ended with {done.returncode}"
         try:
@@ -156,6 +170,16 @@ def run(name: str, extra: list[str]) -> Result:
     result.left = settled(host, since)
     result.seconds = time.monotonic() - began
     return result
+
+
+def run_together(names: list[str], extra: list[str]) -> dict[str, Result]:
+    """The contract on several engines at once: it waits more than it computes."""
+    for name in names:
+        with suppress(Problem):  # told by run(); one after another, since apt does not wait for itself
+            engines.up(name)
+    with ThreadPoolExecutor(len(names)) as pool:
+        done = pool.map(partial(run, extra=extra, together=True), names)
+        return dict(zip(names, done, strict=True))
 
 
 def table(results: dict[str, Result]) -> Iterable[str]:
@@ -198,6 +222,7 @@ def main() -> int:
     )
     parser.add_argument("engines", nargs="*", metavar="engine", help=", ".join(engines.NAMES))
     parser.add_argument("--keep", action="store_true", help="leave the engines up")
+    parser.add_argument("--together", action="store_true", help="on all engines at the same time")
     parser.add_argument("--list", action="store_true", help="only print the further engines")
     options, extra = parser.parse_known_args()
     results: dict[str, Result] = {}
@@ -206,11 +231,14 @@ def main() -> int:
         if options.list:
             print(*(name for name in chosen if name != engines.FIRST))
             return 0
+        were_up = {name for name in chosen if name == engines.FIRST or engines.is_up(name)}
+        if options.together:
+            results = run_together(chosen, extra)
         for name in chosen:
-            was_up = name == engines.FIRST or engines.is_up(name)
-            say(f"== contract on {name}")
-            results[name] = run(name, extra)
-            if not was_up and not options.keep:
+            if name not in results:
+                say(f"== contract on {name}")
+                results[name] = run(name, extra)
+            if name not in were_up and not options.keep:
                 engines.down([name])
     except Problem as problem:
         say(str(problem))

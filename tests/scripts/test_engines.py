@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 import xml.etree.ElementTree as ET
@@ -219,3 +220,23 @@ def test_containers_of_others_are_not_counted(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(engine_api, "request", lambda *_, **__: (404, b"?"))
     with pytest.raises(Problem, match="unix:///x lists no containers: 404"):
         engines_matrix.containers_left("unix:///x", now)
+
+
+def test_engines_run_at_once_are_brought_up_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be brought up is a failure of that engine, and no reason to leave the others out."""
+    both = threading.Barrier(2, timeout=10)
+
+    def up(name: str) -> tuple[str, str]:
+        if name == "docker26":
+            raise Problem("no space")
+        return "unix:///x", "image"
+
+    def run(name: str, extra: list[str], *, together: bool) -> Result:
+        assert together
+        both.wait()
+        return Result(problem="no space" if name == "docker26" else "")
+
+    monkeypatch.setattr(engines, "up", up)
+    monkeypatch.setattr(engines_matrix, "run", run)
+    found = engines_matrix.run_together(["docker26", "podman"], [])
+    assert {name: result.problem for name, result in found.items()} == {"docker26": "no space", "podman": ""}
