@@ -39,6 +39,13 @@ def _several(values: str | Iterable[str]) -> Iterable[str]:
     return [values] if isinstance(values, str) else values
 
 
+def kill(container: str) -> None:
+    """Kill a container from outside."""
+    status, answer = engine_api.request("POST", f"/containers/{container}/kill")
+    # Podman answers when the container has ended, and sometimes finds that it was removed by then
+    assert status < 300 or b"no such container" in answer, answer
+
+
 def is_podman() -> bool:
     """True for Podman's Docker-compatible service."""
     components = json.loads(ask("GET", "/version")).get("Components") or ()

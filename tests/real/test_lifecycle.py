@@ -15,7 +15,7 @@ from sandboxio_docker import DockerBackend
 from sandboxio_docker.sandbox import DockerSandbox
 
 from .creators import creator, held
-from .images import ask
+from .images import ask, kill
 
 pytestmark = pytest.mark.engine
 
@@ -110,7 +110,7 @@ async def test_removed_from_outside(backend: DockerBackend, label: str) -> None:
             tasks.start_soon(hang)
         await anyio.sleep(0.7)
         began = time.monotonic()
-        ask("POST", f"/containers/{sandbox.id}/kill")
+        kill(sandbox.id)
     assert time.monotonic() - began < 8
     assert outcomes == [SandboxGone] * 8
     with pytest.raises(SandboxGone, match="somebody else"):
