@@ -97,9 +97,9 @@ class Ending:
         """Raise ``ConnectError`` if the container is paused. Lists, for that never waits for a container."""
         found: list[dict[str, Any]] = []
         with anyio.move_on_after(LOOK), suppress(EngineError, EngineUnavailable):
-            found = await self.engine.get_json(
-                "/containers/json", params={"filters": {"id": [self.container]}}
-            )
+            # all: Podman counts a paused container as not running
+            params = {"all": True, "filters": {"id": [self.container]}}
+            found = await self.engine.get_json("/containers/json", params=params)
         if any(entry.get("State") == "paused" for entry in found):
             raise ConnectError(
                 f"The container {self.container[:12]} is paused.",
