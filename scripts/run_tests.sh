@@ -35,6 +35,8 @@ if [[ -n $further ]]; then
         || failed+=("contract on one of: $further")
 fi
 
+scripts/run_gates.sh || failed+=("the gates above: lint, types, lowest versions, other Pythons")
+
 echo
 echo "== guarantees: did each promise's test run and pass"
 "$python" -m scripts.guarantees "$outcomes" || failed+=("guarantees")
