@@ -645,8 +645,9 @@ class Killer:
     run, too, or it is ours to collect). So a scan that lists no member but those that were struck before,
     and finds those dead, proves that none is left.
 
-    Processes that multiply faster than a scan, or take all of the CPU, are caught by stopping everything
-    at once: kill(-1) is one step for the kernel. Only process 1 may do that; its namespace is its own.
+    Processes that multiply faster than a scan die with their process group, in one step. Those that also
+    change their group, or take all of the CPU, are caught by stopping everything at once: kill(-1) is one
+    step for the kernel. Only process 1 may do that; its namespace is its own.
     """
 
     def __init__(self, marks: Marks, mains: dict[int, Run]) -> None:
@@ -737,15 +738,30 @@ class Killer:
         While there is anybody new, nothing but marks is read and nobody is counted as dead: the CPU may
         be full of them. Only then is it looked whether those that were struck are really gone.
         """
+        groups: set[int] = set()
         for job in self.jobs:
             job.live = 0
         for pid, job in self.members(self.jobs):
-            send_signal(pid, signal.SIGKILL)
+            self.kill(pid, groups)
             job.live += pid not in job.killed
             job.killed.add(pid)
         if not any(job.live for job in self.jobs):
             for process, job in self.find(self.jobs):
                 job.live += process.alive
+
+    def kill(self, pid: int, groups: set[int]) -> None:
+        """Kill a member and its process group, once: the latter in one step, which no fork slips through.
+
+        A group lies in one session and a session in one run: each begins in its own, and none can be entered.
+        """
+        try:
+            group = os.getpgid(pid)
+        except OSError:
+            group = 0
+        if group > 1 and group not in groups:
+            groups.add(group)
+            send_signal(-group, signal.SIGKILL)
+        send_signal(pid, signal.SIGKILL)
 
     def freeze(self) -> None:
         """Stop every other process in one step, kill the members, let the others go on."""
@@ -755,8 +771,9 @@ class Killer:
         others = (look(pid) for pid in all_pids() if pid not in members)
         stopped_before = {other.pid for other in others if other and other.state in b"Tt"}
         send_signal(-1, signal.SIGSTOP)
+        groups: set[int] = set()
         for pid, job in self.members(self.jobs):
-            send_signal(pid, signal.SIGKILL)
+            self.kill(pid, groups)
             members.add(pid)
             job.killed.add(pid)
         for pid in all_pids():
