@@ -38,10 +38,10 @@ try:
         WorkspaceTimeoutError,
         WorkspaceUnavailableError,
     )
-except ModuleNotFoundError as missing:
+except ModuleNotFoundError as _missing:
     raise BackendNotInstalled(
         "Workspaces begin with Pydantic AI 2.56.", hint='pip install --upgrade "pydantic-ai-slim>=2.56"'
-    ) from missing
+    ) from _missing
 
 PROVIDER = "sandboxio"
 
