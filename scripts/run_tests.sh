@@ -37,7 +37,8 @@ pass "unit: no engine, no network" tests -m "not engine and not e2b"
 pass "contract: the fake, and E2B at its stand-in" contract -m "not engine and not e2b"
 pass "engine: $SBX_TEST_IMAGE at $DOCKER_HOST" tests contract -m engine --require docker
 
-# At the same time: on two cores that takes half as long as one after another.
+# At the same time: on two cores that takes half as long as one after another. gVisor's contract, which would
+# be the longest part, is left to `make engines`; the proof of its tier is not.
 further=$("$python" -m scripts.engines_matrix --list)
 if [[ -n $further ]]; then
     echo
