@@ -16,6 +16,9 @@ from .scripted import ScriptedBackend
 
 @pytest.fixture(autouse=True)
 def clean_registry() -> Iterator[None]:
+    """What other tests have resolved stays in the registry as well."""
+    for name in ("mine", "docker", "e2b"):
+        registry.unregister(name)
     yield
     for name in ("mine", "docker", "e2b"):
         registry.unregister(name)

@@ -19,7 +19,7 @@ from sandboxio_e2b.transport import Client
 from tests.fakes.server import Connection, Request, Server, answer, listen_tcp, running
 from tests.fakes.sweep import Outcome, cancelled_at, sweep
 
-TLS = Path(__file__).parents[1] / "docker" / "tls"
+TLS = Path(__file__).parent / "tls"
 CHUNKED = (
     b"HTTP/1.1 103 Early Hints\r\n\r\n"
     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Type: text/plain\r\n\r\n"

@@ -92,5 +92,7 @@ def test_one_that_fails_is_named_and_the_others_run(tree: Tree) -> None:
 
 
 def test_all_the_tests_include_the_gates() -> None:
-    assert "\nscripts/run_gates.sh || failed+=" in (ROOT / "scripts/run_tests.sh").read_text()
+    text = (ROOT / "scripts/run_tests.sh").read_text()
+    assert "\nscripts/run_gates.sh >" in text
+    assert '\nwait "$gates" || failed+=' in text
     assert os.access(ROOT / "scripts/run_gates.sh", os.X_OK)
