@@ -113,7 +113,8 @@ def values(
 def bursts(subjects: Sequence[Subject], rounds: int, say: Progress, *, count: int = 64) -> Measure:
     """Commands per second when ``count`` start at once."""
     measure = Measure(f"burst_{count}", "1/s", "more")
-    for _, subject in visits(subjects, "true", rounds):
+    able = [subject for subject in subjects if subject.at_once]
+    for _, subject in visits(able, "true", rounds):
         measure.add(subject.name, count / subject.burst(count))
     say(f"{count} at once: {rounds} rounds")
     return measure

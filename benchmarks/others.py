@@ -159,6 +159,7 @@ class LlmSandbox(Subject):
     """llm-sandbox 0.3 without its environment setup, which needs a network."""
 
     name = "llm-sandbox"
+    at_once = False  # 64 threads in one session: its HTTP client raises AttributeError
 
     def _session(self) -> Any:
         from llm_sandbox import SandboxSession

@@ -31,6 +31,8 @@ class Subject(ABC):
     name: str
     quick = False
     """Whether a call takes about a millisecond: then a round has ten, else two."""
+    at_once = True
+    """Whether many threads or tasks may use one sandbox."""
 
     @abstractmethod
     def open(self) -> None:
