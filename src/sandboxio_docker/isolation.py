@@ -35,6 +35,8 @@ from .prepare import put_file
 LABEL: Final = "io.sandboxio.isolation"
 """On containers whose tier above ``CONTAINER`` create has proven; those that failed are gone."""
 
+WORDS: Final = 2000
+"""Bytes kept of what is said on stderr before the report, for the error message."""
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Docker's default, for images without a PATH (moby, oci/defaults.go, DefaultPathEnv)."""
 
@@ -117,10 +119,13 @@ async def _first_bytes(stream: Hijacked, ending: Ending) -> bytes:
         data = await stream.receive()
         demux.feed(data)
         while (chunk := demux.next_chunk()) is not None:
-            (told if chunk.stream == "stdout" else words).extend(chunk.data)
+            if chunk.stream == "stdout":
+                told += chunk.data
+            else:  # a runtime that is not what it says may print without end
+                words += chunk.data[: WORDS - len(words)]
         if not data:
             how = (await ending.explained()).message
-            text = " ".join(words[:2000].decode("utf-8", "replace").split())
+            text = " ".join(words.decode("utf-8", "replace").split())
             said = f" It said: {text}" if text else ""
             raise CreationError(
                 f"The container ended before its kernel was known: {how}{said}",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import tracemalloc
 from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
 from typing import Any, Literal
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 import sandboxio
@@ -16,7 +18,7 @@ from sandboxio.adapter import SandboxRequest
 from sandboxio.errors import ConfigurationError, CreationError
 from sandboxio_docker import DockerBackend, DockerConfig, kernel
 from sandboxio_docker.hostconfig import container_config
-from sandboxio_docker.isolation import LABEL, promised, proven
+from sandboxio_docker.isolation import LABEL, Proof, promised, proven
 from tests.fakes.engine import IO, FakeEngine
 from tests.fakes.sweep import Outcome, sweep
 
@@ -278,6 +280,32 @@ def test_a_label_alone_proves_nothing() -> None:
 def test_metadata_cannot_pose_as_the_proof() -> None:
     request = SandboxRequest(timeout=60, metadata={LABEL: "gvisor"}, resources=Resources())
     assert LABEL not in container_config(request, image="x:1", entrypoint=["/bin/sh"])["Labels"]
+
+
+async def test_what_a_false_runtime_prints_is_not_kept() -> None:
+    class Flood:
+        """64 MiB on stderr, no report, and the end."""
+
+        left = 256
+
+        async def receive(self) -> bytes:
+            await anyio.lowlevel.checkpoint()
+            self.left -= 1
+            return b"\2\0\0\0\0\4\0\0" + b"y" * (1 << 18) if self.left >= 0 else b""
+
+    class Ended:
+        async def explained(self) -> sandboxio.SandboxGone:
+            return sandboxio.SandboxGone("it ended")
+
+    proof: Any = Proof("runsc", {"Architecture": "amd64"})
+    tracemalloc.start()
+    try:
+        with pytest.raises(CreationError, match=r"It said: y+") as caught:
+            await proof.demand(Flood(), Ended())
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+    assert len(str(caught.value)) < 3000
 
 
 @pytest.mark.parametrize(
