@@ -738,7 +738,7 @@ class Killer:
         While there is anybody new, nothing but marks is read and nobody is counted as dead: the CPU may
         be full of them. Only then is it looked whether those that were struck are really gone.
         """
-        groups: set[int] = set()
+        groups = {os.getpgrp()}  # ours is no run's
         for job in self.jobs:
             job.live = 0
         for pid, job in self.members(self.jobs):
@@ -771,7 +771,7 @@ class Killer:
         others = (look(pid) for pid in all_pids() if pid not in members)
         stopped_before = {other.pid for other in others if other and other.state in b"Tt"}
         send_signal(-1, signal.SIGSTOP)
-        groups: set[int] = set()
+        groups = {os.getpgrp()}  # ours is no run's
         for pid, job in self.members(self.jobs):
             self.kill(pid, groups)
             members.add(pid)
