@@ -10,6 +10,7 @@ import anyio.lowlevel
 import httpx
 import pytest
 
+from sandboxio.testing.suite.comparing import difference
 from sandboxio_docker.endpoint import Endpoint
 from sandboxio_docker.engine import Engine, EngineError, EngineUnavailable
 from sandboxio_docker.frames import Demultiplexer
@@ -145,7 +146,7 @@ async def test_a_body_in_pieces_is_chunked(fake: ScriptedEngine, engine: Engine)
     await engine.request("PUT", "/x", content=pieces(40))
     sent = fake.requests[-1]
     assert sent.headers["transfer-encoding"] == "chunked"
-    assert sent.body == b"".join(bytes([n]) * (1 << 16) for n in range(40))
+    assert not difference(sent.body, b"".join(bytes([n]) * (1 << 16) for n in range(40)))
 
 
 async def test_a_body_of_known_length_from_a_plain_iterator(fake: ScriptedEngine, engine: Engine) -> None:

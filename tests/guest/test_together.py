@@ -13,6 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from sandboxio.testing.suite.comparing import difference
 from sandboxio_docker import guest_protocol as w, launcher
 from sandboxio_docker.guest_wire import GuestWire
 from sandboxio_docker.mux import Channel, Mux
@@ -163,7 +164,7 @@ class Play:
         await self.connection.give(op, channel, data)
         last = await self.connection.until_last(op, channel, bytearray())
         assert last == w.Done(op, len(data))
-        assert (self.work / name).read_bytes() == data
+        assert not difference((self.work / name).read_bytes(), data)
 
     async def snipe(self, stop: anyio.Event) -> None:
         while not stop.is_set():

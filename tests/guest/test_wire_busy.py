@@ -9,6 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from sandboxio.testing.suite.comparing import difference
 from sandboxio_docker.wire import MUCH, Wire
 
 
@@ -44,7 +45,7 @@ async def test_cancelled_reads_lose_nothing() -> None:
     finally:
         reader.close()
         writer.close()
-    assert got == data
+    assert not difference(got, data)
     assert cancelled > 10
     assert large > 10, "nothing was read without waiting"
 
