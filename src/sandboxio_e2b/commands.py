@@ -68,8 +68,8 @@ class CommandRun(Execution):
                     hint="Use a template built on Debian, or install bash in yours.",
                 )
             if self.exit is None and code is not None:
+                await self._linger()  # cancelled here, the run is killed like one that has not ended
                 self.exit = Exit(code)
-                await self._linger()
         return self._chunks.popleft()
 
     def receive_nowait(self) -> OutputChunk | None:
@@ -87,7 +87,8 @@ class CommandRun(Execution):
             return
         self._killed = True
         if self._stream.sent and await self._may_have_started():
-            await self._place.kill_marked(self._mark)
+            # By the token too: between its start and its first line the script is not marked yet.
+            await self._place.kill_marked(self._mark, self._mark.token)
         self._dead = True
         self._stream.close()
 
@@ -118,10 +119,10 @@ class CommandRun(Execution):
         with anyio.move_on_after(LINGER):
             try:
                 while (event := await self._stream.receive()) is not None:
-                    self._take(event)
                     if isinstance(event, Ended):
                         await self._stream.drain()
                         return
+                    self._take(event)
             except (RpcError, Garbled, Broken):
                 return  # the command has ended and said how
 

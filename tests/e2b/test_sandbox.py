@@ -27,7 +27,7 @@ from sandboxio.errors import (
     SandboxGone,
 )
 from sandboxio.testing.suite.comparing import difference
-from sandboxio_e2b import E2BBackend, envd as envd_module
+from sandboxio_e2b import E2BBackend, commands, envd as envd_module, shell
 from sandboxio_e2b.envd import Command
 from sandboxio_e2b.sandbox import E2BSandbox
 from tests.e2b_standin.running import StandInProcess
@@ -152,6 +152,39 @@ async def test_a_run_cancelled_at_any_await_leaves_no_process(standin: StandInPr
         hit = await sweep(lambda: sandbox.run(command), check, how)
         assert hit >= 3
         assert (await sandbox.run(["echo", "still here"])).ok
+
+
+async def test_a_run_killed_before_its_script_marks_it_is_killed(
+    standin: StandInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a busy machine, where the kill may look before the script's first line was executed."""
+    monkeypatch.setattr(shell, "_RUN", "sleep 876\n" + shell._RUN)
+    async with a_sandbox() as sandbox:
+        async with sandbox.stream("echo never") as process:
+            await until(lambda: processes(sandbox, "sleep 876"), "the script runs")
+            await process.kill()
+        assert await processes(sandbox, "876") == []
+
+
+async def test_a_run_cancelled_after_its_command_ended_leaves_no_background(
+    standin: StandInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lingers, linger = anyio.Event(), commands.CommandRun._linger
+
+    async def told(self: commands.CommandRun) -> None:
+        lingers.set()
+        await linger(self)
+
+    monkeypatch.setattr(commands.CommandRun, "_linger", told)
+    monkeypatch.setattr(commands, "LINGER", 60)
+    async with a_sandbox() as sandbox:
+        async with anyio.create_task_group() as group:
+            group.start_soon(sandbox.run, "setsid sleep 876 &")
+            with anyio.fail_after(30):
+                await lingers.wait()
+            assert await processes(sandbox, "sleep 876") != []
+            group.cancel_scope.cancel()
+        assert await processes(sandbox, "sleep 876") == []
 
 
 async def test_a_cancelled_run_is_over_soon(standin: StandInProcess) -> None:
