@@ -31,6 +31,14 @@ NO_SETSID = without(
         "        raise NotImplementedError\n        actions = [(os.POSIX_SPAWN_DUP2",
     )
 )
+# As if a process were killed before it got to its own session.
+NO_SESSION = without(
+    (
+        "        actions = [(os.POSIX_SPAWN_DUP2",
+        "        raise NotImplementedError\n        actions = [(os.POSIX_SPAWN_DUP2",
+    ),
+    ("                    os.setsid()\n", ""),
+)
 # As if the process ran for long before the guest gets to it.
 NEVER_SETTLED = without(("        self.spawner.settle(run.pid)\n", ""))
 NO_C = without(('__import__("_ctypes")', '__import__("no_such_module")'))
@@ -91,6 +99,38 @@ def test_a_python_without_a_way_to_c_says_that_it_is_not_hidden(guest: Guests) -
 
 def test_the_way_to_c_that_is_promised_will_do(guest: Guests, python: str) -> None:
     assert Trait.HIDDEN in guest(python, program=OTHER_C).hello().traits
+
+
+def test_a_kill_spares_the_group_of_the_guest_itself(guest: Guests, work: Path, python: str) -> None:
+    """Under another first process (`docker run --init`) the guest leads a group like any other."""
+    told = launcher.arguments(120, lifeline=True, work=os.fspath(work), localhost=False)
+    first = ["sh", "-c", 'setsid "$0" "$@"; exit 0', *launcher.with_python(told, python)]
+    client = guest(program=NO_SESSION, command=first)
+    spared, op = client.start("sleep", "300"), client.start("sleep", "300")
+    assert client.kill(op).fate == Fate.DEAD
+    assert client.run("echo", "works")[1] == b"works\n"
+    assert not any(isinstance(event, w.End) for event in client.events[spared])
+    assert client.kill(spared).fate == Fate.DEAD
+
+
+def test_a_kill_for_memory_is_counted_under_cgroup_v2(guest: Guests, python: str, tmp_path: Path) -> None:
+    """The file as Linux documents it (Documentation/admin-guide/cgroup-v2.rst, memory.events), made here."""
+    counter = tmp_path / "memory.events"
+    text = "low 0\nhigh 0\nmax 27\noom 3\noom_kill {}\noom_group_kill 0\n"
+    counter.write_text(text.format(2))
+    here = (
+        ('(1, "/sys/fs/cgroup/memory/memory.oom_control"),', ""),
+        ('"/sys/fs/cgroup/memory.events"', f'"{counter}"'),
+    )
+    client = guest(python, program=without(*here))
+    assert client.hello().cgroup == 2
+    dies = f"printf '{text.format('%d')}' $1 >{counter}; kill -9 $$"
+    end, _, _ = client.run("sh", "-c", dies, "sh", "3")
+    assert (end.exit_code, end.how, end.oom_kills) == (137, Ending.OUT_OF_MEMORY, 1)
+    end, _, _ = client.run("sh", "-c", dies, "sh", "3")
+    assert (end.exit_code, end.how, end.oom_kills) == (137, Ending(0), 0)
+    end, _, _ = client.sh(dies.replace("kill -9 $$", "true").replace("$1", "5"))
+    assert (end.exit_code, end.how, end.oom_kills) == (0, Ending.MEMORY_HINT, 2)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may try every user")
