@@ -8,11 +8,12 @@ cd "$(dirname "$0")/.."
 python=.venv/bin/python
 failed=()
 outcomes=$(mktemp)  # how every test ended, in whichever pass
-said=$(mktemp)      # what the gates said, shown in one piece
-gates=
+said=$(mktemp)      # what ran beside the first pass said, shown in one piece
+wrong=$(mktemp)     # and what of it failed, a line each
+beside=
 finish() {
-    if [[ -n $gates ]]; then kill -- "-$gates" 2>/dev/null || true; fi
-    rm -f "$outcomes" "$said"
+    if [[ -n $beside ]]; then kill -- "-$beside" 2>/dev/null || true; fi
+    rm -f "$outcomes" "$said" "$wrong"
 }
 trap finish EXIT
 
@@ -21,20 +22,29 @@ pass() {
     shift
     echo
     echo "== $name"
-    "$python" -m pytest -q --continue-on-collection-errors --outcomes "$outcomes" "$@" </dev/null || failed+=("$name")
+    "$python" -m pytest -q --durations=8 --durations-min=5 --continue-on-collection-errors --outcomes "$outcomes" "$@" </dev/null || failed+=("$name")
 }
 
 exports=$("$python" -m scripts.engine up)
 eval "$exports"
 
-# Beside the first pass, which keeps one core busy and no more. In a group of its own, so that it can be ended.
-set -m
-scripts/run_gates.sh >"$said" 2>&1 </dev/null &
-gates=$!
-set +m
+run_beside() {
+    scripts/run_gates.sh || failed+=("the gates: lint, types, lowest versions, other Pythons")
+    pass "contract: the fake, and E2B at its stand-in" contract -m "not engine and not e2b"
+    printf '%s\n' "${failed[@]}" >"$wrong"
+}
 
+# The first pass keeps one core busy and no more. In a group of its own, so that it can be ended.
+set -m
+run_beside >"$said" 2>&1 </dev/null &
+beside=$!
+set +m
 pass "unit: no engine, no network" tests -m "not engine and not e2b"
-pass "contract: the fake, and E2B at its stand-in" contract -m "not engine and not e2b"
+wait "$beside" || echo "this shell ended with $?" >>"$wrong"
+beside=
+cat "$said"
+mapfile -t -O "${#failed[@]}" failed < <(grep . "$wrong")
+
 pass "engine: $SBX_TEST_IMAGE at $DOCKER_HOST" tests contract -m engine --require docker
 
 # At the same time: on two cores that takes half as long as one after another. gVisor's contract, which would
@@ -47,10 +57,6 @@ if [[ -n $further ]]; then
     "$python" -m scripts.engines_matrix $further --together --outcomes "$outcomes" </dev/null \
         || failed+=("contract on one of: $further")
 fi
-
-wait "$gates" || failed+=("the gates: lint, types, lowest versions, other Pythons")
-gates=
-cat "$said"
 
 echo
 echo "== guarantees: did each promise's test run and pass"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -89,10 +88,3 @@ def test_one_that_fails_is_named_and_the_others_run(tree: Tree) -> None:
     assert code == 1
     assert out.endswith("failed gate: the lowest versions allowed, in short\n")
     assert len(log) == 5
-
-
-def test_all_the_tests_include_the_gates() -> None:
-    text = (ROOT / "scripts/run_tests.sh").read_text()
-    assert "\nscripts/run_gates.sh >" in text
-    assert '\nwait "$gates" || failed+=' in text
-    assert os.access(ROOT / "scripts/run_gates.sh", os.X_OK)

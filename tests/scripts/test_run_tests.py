@@ -1,0 +1,91 @@
+"""``scripts/run_tests.sh`` in a tree of its own, where Python and the gates are stand-ins."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+PYTHON = """#!/bin/sh
+case "$*" in
+    *"engine up") echo "export DOCKER_HOST=unix:///e SBX_TEST_IMAGE=image" ;;
+    *--list) echo "podman" ;;
+esac
+echo "$*" >> "$LOG"
+case "$*" in *"$BROKEN"*) exit 1 ;; esac
+"""
+GATES = """#!/bin/sh
+echo "what the gates say"
+[ "$BROKEN" != gates ]
+"""
+PASSES = (
+    "tests -m not",
+    "contract -m not",
+    "tests contract -m engine",
+    "engines_matrix podman",
+    "scripts.guarantees",
+)
+
+
+def run(folder: Path, broken: str) -> tuple[int, str, str]:
+    (folder / ".venv/bin").mkdir(parents=True)
+    (folder / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts/run_tests.sh", folder / "scripts")
+    for name, text in ((".venv/bin/python", PYTHON), ("scripts/run_gates.sh", GATES)):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    (folder / "tmp").mkdir()
+    done = subprocess.run(
+        [folder / "scripts/run_tests.sh"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+        env={
+            "PATH": "/usr/bin:/bin",
+            "LOG": str(folder / "log"),
+            "BROKEN": broken,
+            "TMPDIR": str(folder / "tmp"),
+        },
+    )
+    assert done.stderr == ""
+    assert not list((folder / "tmp").iterdir()), "a file was left"
+    return done.returncode, done.stdout, (folder / "log").read_text()
+
+
+def test_all_passes_run_and_what_the_gates_say_is_shown(tmp_path: Path) -> None:
+    code, out, log = run(tmp_path, "nothing")
+    assert (code, out.splitlines()[-1]) == (0, "all passes passed")
+    assert "what the gates say" in out
+    for each in PASSES:
+        assert each in log
+
+
+@pytest.mark.parametrize(
+    ("broken", "name"),
+    [
+        ("tests -m not", "unit: no engine, no network"),
+        ("contract -m not", "contract: the fake, and E2B at its stand-in"),
+        ("contract -m engine", "engine: image at unix:///e"),
+        ("engines_matrix podman", "contract on one of: podman"),
+        ("scripts.guarantees", "guarantees"),
+        ("gates", "the gates: lint, types, lowest versions, other Pythons"),
+    ],
+)
+def test_a_pass_that_fails_is_named_and_the_others_run(tmp_path: Path, broken: str, name: str) -> None:
+    code, out, log = run(tmp_path, broken)
+    assert code == 1
+    assert out.splitlines()[-1] == f"failed: {name}"
+    assert out.count("failed: ") == 1
+    for each in PASSES:
+        assert each in log
+
+
+def test_an_engine_that_does_not_come_up_ends_it_at_once(tmp_path: Path) -> None:
+    code, out, log = run(tmp_path, "engine up")
+    assert code == 1
+    assert (out, log) == ("", "-m scripts.engine up\n")
