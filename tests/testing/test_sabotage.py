@@ -19,7 +19,7 @@ from . import broken
 
 ROOT = Path(__file__).parents[2]
 FAKES = sorted(name for name in vars(broken) if name.startswith("Test"))
-SHARDS = 2
+SHARDS = 4
 """Runs beside each other: most of their time is spent waiting for what must not come."""
 
 Failures = dict[str, dict[str, dict[str, str]]]
