@@ -19,7 +19,8 @@ ASYNC_RULES := ASYNC101,ASYNC103,ASYNC104,ASYNC106,ASYNC111,ASYNC112,ASYNC113,AS
 	ASYNC119,ASYNC121,ASYNC122,ASYNC123,ASYNC125,ASYNC126,ASYNC300
 PYTEST := $(BIN)/python -m pytest
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
-PYENV = $(subst $() ,:,$(wildcard $(HOME)/.pyenv/versions/3.1*/bin))
+# Each with a colon behind it: with none there, an empty entry would put this folder into the PATH.
+PYENV = $(subst $() ,,$(addsuffix :,$(wildcard $(HOME)/.pyenv/versions/3.1*/bin)))
 
 help:  ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*  ## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -41,7 +42,7 @@ canary: venv  ## all tests with the newest releases, pre-releases too, of what w
 	@scripts/run_tests.sh
 
 frameworks: venv  ## the tools of FRAMEWORK=mcp (or another extra) at VERSION=lowest or newest
-	@$(ENGINE); PATH="$(PYENV):$$PATH" $(BIN)/tox run -q -e "$(FRAMEWORK)-$(VERSION)" -- --require docker
+	@$(ENGINE); PATH="$(PYENV)$$PATH" $(BIN)/tox run -q -e "$(FRAMEWORK)-$(VERSION)" -- --require docker
 
 bench: venv  ## measure speed beside docker-py and others, write the page about it (a quarter of an hour)
 	@$(BIN)/python -m pip install --quiet --group bench
@@ -81,7 +82,7 @@ types: $(SETUP)  ## mypy and pyright, both strict
 	@$(BIN)/pyright
 
 pythons: venv  ## unit tests on each Python that is here, with the lowest versions, from the wheel
-	@PATH="$(PYENV):$$PATH" $(BIN)/tox run -q -e py311,py312,py313,lowest,wheel
+	@PATH="$(PYENV)$$PATH" $(BIN)/tox run -q -e py311,py312,py313,lowest,wheel
 
 all: lint types test  ## what has to pass before a change goes in
 
