@@ -10,7 +10,8 @@ script (the SDK runs everything through ``/bin/bash`` too) that
 The mark is a pair of resource limits that restrict nothing: the number of file locks (``ulimit -x``,
 without effect since Linux 2.4) is set to k, the realtime timeout (``ulimit -R``) to 2^62 - k microseconds.
 They survive fork, exec, setsid and a cleared environment, and can only be lowered, which keeps a process
-inside the range of its own run: locks <= k and timeout <= 2^62 - k. Root can leave that range.
+inside the range of its own run: locks <= k and timeout <= 2^62 - k. Root can leave that range. Before
+its first line the script has no mark yet, only the secret among its arguments, so a kill looks for both.
 """
 
 from __future__ import annotations
