@@ -18,12 +18,14 @@ from pathlib import Path
 EXTRAS = ("docker", "e2b", "trio", "otel")
 
 # pytest 9.2 renamed what the pytest plugin of old anyio imports; the tests' OpenTelemetry SDK
-# and the API go together, as do the two packages of E2B.
+# and the API go together, as do the two packages of E2B; Jupyter's newest want a newer typing-extensions.
 TOOLS = [
     "pytest<9.2",
     "opentelemetry-sdk==1.39.1",
     "opentelemetry-exporter-otlp-proto-http==1.39.1",
     "e2b-code-interpreter==2.5",
+    "ipykernel<7",
+    "jupyter-client<8.7",
 ]
 
 
