@@ -60,9 +60,6 @@ class HostRun(Execution):
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            await (
-                self._process.wait()
-            )  # else closing it kills again, and may reap what asyncio 3.11 waits for
             await self._process.aclose()
             self.exit = self.exit or Exit(137)
 

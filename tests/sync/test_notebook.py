@@ -31,6 +31,8 @@ texts, started = [], threading.Event()
 
 def show(message):
     content = message["content"]
+    if content.get("name") == "stderr":  # Python 3.11's asyncio warns where a killed child was reaped already
+        return
     texts.append(content.get("text") or content.get("ename") or "")
     if "go" in texts[-1]:
         started.set()
