@@ -35,6 +35,7 @@ class HostRun(Execution):
         self._command = command if isinstance(command, str) else list(command)
         self._folder, self._env = folder, env
         self._process: anyio.abc.Process | None = None
+        self._reading = False
 
     async def start(self) -> None:
         self._process = await anyio.open_process(
@@ -49,19 +50,31 @@ class HostRun(Execution):
     async def receive(self) -> OutputChunk | None:
         assert self._process is not None
         assert self._process.stdout is not None
+        self._reading = True
         try:
             return OutputChunk("stdout", await self._process.stdout.receive())
         except anyio.EndOfStream:
             code = await self._process.wait()
             self.exit = Exit(code if code >= 0 else 128 - code)
             return None
+        finally:
+            self._reading = False
 
     async def kill(self) -> None:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+            if not self._reading:
+                await self._read_out(self._process)
             await self._process.aclose()
             self.exit = self.exit or Exit(137)
+
+    async def _read_out(self, process: anyio.abc.Process) -> None:
+        """To the end: asyncio keeps a pipe open whose reader has enough, and anyio 4.11 does not close it."""
+        assert process.stdout is not None
+        with anyio.move_on_after(1), contextlib.suppress(anyio.EndOfStream):
+            while True:
+                await process.stdout.receive()
 
 
 class HostFiles(FileTransfer):
