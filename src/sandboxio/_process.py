@@ -20,6 +20,7 @@ from ._output import Output
 from ._record import OperationRecord
 from ._redact import Redactor
 from ._scrub import guarded
+from ._teardown import bounded, teardown_grace
 from .errors import (
     ConfigurationError,
     ExecutionTimeout,
@@ -194,20 +195,26 @@ class BaseProcess:
         self._outcome: ExecResult | SandboxError | None = None
         self._bytes = 0
         self._killed = False
+        self._starting: anyio.CancelScope
+        self._entered: anyio.Event
+        self._down: anyio.Event | None = None
 
     async def __aenter__(self) -> Self:
         if self._record is not None:
             raise ConfigurationError("This process was entered before.", hint="Call stream() again.")
         self._record = record = self._opened()
+        self._starting, self._entered = anyio.CancelScope(), anyio.Event()
         self._deadline = anyio.current_time() + self._seconds
         try:
             with record.inside(), guarded(record.subject.redactor):
-                await self._before_deadline(self._execution.start)
+                await self._start()
         except BaseException as error:  # put down and re-raised, cancellation included
             record.failed(error)
             self._notice(error)
             await self._finish(record, error)
             raise
+        finally:
+            self._entered.set()
         return self
 
     async def __aexit__(
@@ -237,11 +244,14 @@ class BaseProcess:
 
     async def kill(self) -> None:
         """Kill the command and its descendants; returns when they are dead. Idempotent."""
-        if self._record is None or self._outcome is not None or self._killed:
+        if self._record is None or (self._outcome is not None and not self._killed):
             return
         self._killed = True
+        if not self._entered.is_set():  # the task that enters puts it down: only it knows how far it got
+            self._starting.cancel()
+            await bounded(self._entered.wait, seconds=teardown_grace() * 2)
         with self._record.inside():
-            await self._owner.put_down(self._execution)
+            await self._put_down()
         await anyio.lowlevel.checkpoint_if_cancelled()
 
     @property
@@ -280,8 +290,26 @@ class BaseProcess:
     async def _before_deadline(self, step: Callable[[], Awaitable[T]]) -> T:
         with anyio.CancelScope(deadline=self._deadline):
             return await step()
-        await self._owner.put_down(self._execution)
+        await self._put_down()
         raise timeout_error(self._owner, self._seconds, self._streamed_result())
+
+    async def _start(self) -> None:
+        with self._starting:
+            await self._before_deadline(self._execution.start)
+        if self._starting.cancelled_caught:  # killed by another task
+            await self._put_down()
+            self._outcome = self._streamed_result()
+
+    async def _put_down(self) -> None:
+        """Kill the run, once; who comes while another task is at it waits for that one."""
+        if self._down is None:
+            self._down = anyio.Event()
+            try:
+                await self._owner.put_down(self._execution)
+            finally:
+                self._down.set()
+        else:
+            await bounded(self._down.wait, seconds=teardown_grace() * 2)
 
     def _streamed_result(self) -> ExecResult:
         ended = self._execution.exit or Exit(KILLED)
@@ -289,9 +317,9 @@ class BaseProcess:
 
     async def _finish(self, record: OperationRecord, error: BaseException | None) -> None:
         try:
-            if self._execution.exit is None and not self._killed:
+            if self._execution.exit is None or self._killed:
                 with record.inside():
-                    await self._owner.put_down(self._execution)
+                    await self._put_down()
         finally:
             self._execution.close()
         if isinstance(self._outcome, SandboxError):

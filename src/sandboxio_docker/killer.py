@@ -28,13 +28,16 @@ engine may wait seconds for another exec's output before it tells of an end (Doc
 _SCRIPT: Final = r"""
 name=$1 marks=$2 self=$$ seen=' ' known=' ' sessions=' ' stopped=' '
 
-# Fields of /proc/PID/stat behind the name, which may hold anything: state ppid sid start.
+# Fields of /proc/PID/stat behind the name, which may hold anything: state ppid sid start. A process whose
+# first thread has ended counts as alive while it has others.
 status() {
   text=
   { while IFS= read -r part || [ "$part" ]; do text="$text$part "; done </proc/$1/stat; } 2>/dev/null
   [ "$text" ] || return 1
   set -- ${text##*) }
   state=$1 ppid=$2 sid=$4 start=${20}
+  case $state in Z) [ "${18}" -gt 1 ] && state=S ;; esac
+  return 0
 }
 
 marked() {

@@ -20,6 +20,8 @@ from .wire import Ended, Garbled, Printed, RpcError, Started
 
 LINGER: Final = 0.05
 """Seconds to wait for a stream's own end after the command's: then its connection can serve again."""
+FROM_THE_WAY: Final = frozenset({"unavailable", "deadline_exceeded", "canceled", "unknown", "internal"})
+"""Codes that a gateway answers with too, when it gives up on a request that envd may have got."""
 
 
 class CommandRun(Execution):
@@ -39,6 +41,7 @@ class CommandRun(Execution):
         self._chunks: deque[OutputChunk] = deque()
         self._killed = False
         self._dead = False
+        self._patience: float | None = None
 
     async def start(self) -> None:
         """Wait until the command runs."""
@@ -52,6 +55,10 @@ class CommandRun(Execution):
         while not self._chunks:
             if self.exit is not None or self._killed:
                 return None
+            if self._told is not None:
+                await self._linger()  # cancelled here, the run is killed like one that has not ended
+                self.exit = Exit(self._told)
+                return None
             try:
                 event = await self._stream.receive()
             except (RpcError, Garbled, Broken) as error:
@@ -61,15 +68,11 @@ class CommandRun(Execution):
             if event is None:
                 raise ConnectError(f"Sandbox {self._place.sandbox.id} did not say how a command ended.")
             self._take(event)
-            code = self._told
-            if code is None and isinstance(event, Ended) and event.exit_code == 127:
+            if self._told is None and isinstance(event, Ended) and event.exit_code == 127:
                 raise CapabilityNotSupported(
                     f"Sandbox {self._place.sandbox.id} has no usable /bin/bash, which commands need.",
                     hint="Use a template built on Debian, or install bash in yours.",
                 )
-            if self.exit is None and code is not None:
-                await self._linger()  # cancelled here, the run is killed like one that has not ended
-                self.exit = Exit(code)
         return self._chunks.popleft()
 
     def receive_nowait(self) -> OutputChunk | None:
@@ -116,7 +119,9 @@ class CommandRun(Execution):
 
     async def _linger(self) -> None:
         """Read the stream's end if it comes at once; a background child may hold it for ever."""
-        with anyio.move_on_after(LINGER):
+        if self._patience is None:  # once, however often a call is cancelled and made again
+            self._patience = anyio.current_time() + LINGER
+        with anyio.CancelScope(deadline=self._patience):
             try:
                 while (event := await self._stream.receive()) is not None:
                     if isinstance(event, Ended):
@@ -132,8 +137,8 @@ class CommandRun(Execution):
             return True
         try:
             await self._stream.start()
-        except RpcError:
-            return False
+        except RpcError as error:
+            return error.code in FROM_THE_WAY
         except (Garbled, Broken):
             return True
         return True

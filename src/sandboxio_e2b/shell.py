@@ -4,6 +4,7 @@ E2B's envd starts processes and signals their direct child, no more; it calls a 
 pipes are closed, however long a background child holds them. So every command runs under a small bash
 script (the SDK runs everything through ``/bin/bash`` too) that
 
+* gives the command a process group, so that its `kill 0` meets no other run,
 * marks the command, so that all its descendants can be found and killed later, and
 * prints on both streams, when the command itself has ended, its exit code behind a secret.
 
@@ -29,7 +30,10 @@ _DIGITS: Final = 3
 _RUN: Final = r"""
 ulimit -x "$1"; ulimit -R "$2"
 exec 3>&2 2>/dev/null
-(exec 2>&3 3>&-; exec -- "${@:4}")
+set -m
+(exec 2>&3 3>&-; exec -- "${@:4}") &
+set +m
+wait "$!"
 set -- "$3" "$?"
 printf '\036%s %d\036' "$@"
 printf '\036%s %d\036' "$@" >&3
@@ -49,7 +53,7 @@ scan() {
     read -rd '' text <"$folder/stat"
     [[ $text ]] || continue
     set -- ${text##*) }
-    [[ $1 == [ZX] ]] && continue
+    [[ $1 == X || ($1 == Z && ${18} -le 1) ]] && continue  # a process outlives its first thread
     state[$pid]=$1 parent[$pid]=$2
     marked "$folder" && member[$pid]=1
   done
@@ -69,22 +73,24 @@ scan() {
 
 marked() {
   local lines line locks= timeout=
-  if [[ $word ]]; then
-    mapfile -d '' -t lines <"$1/cmdline"
-    [[ "${lines[*]}" == *"$word"* ]] && return 0
-  fi
   mapfile -t lines <"$1/limits"
   for line in "${lines[@]}"; do
     case $line in
-      'Max file locks'*) set -- ${line#Max file locks}; locks=$1 ;;
-      'Max realtime timeout'*) set -- ${line#Max realtime timeout}; timeout=$1 ;;
+      'Max file locks'*) set -- "$1" ${line#Max file locks}; locks=$2 ;;
+      'Max realtime timeout'*) set -- "$1" ${line#Max realtime timeout}; timeout=$2 ;;
     esac
   done
+  # Never a process that has a mark: its words may be those of a run that it looked at.
+  if [[ $word ]] && { [[ ! $timeout || $timeout == *[!0-9]* ]] || ((timeout < 1 << 61)); }; then
+    mapfile -d '' -t lines <"$1/cmdline"
+    [[ "${lines[*]}" == *"$word"* ]] && return 0
+  fi
   [[ $locks == *[!0-9]* || ! $locks ]] && return 1
   if [[ $timeout == *[!0-9]* || ! $timeout ]]; then ((locks == k)); else ((locks <= k && timeout <= r)); fi
 }
 
-for ((round = 0; round < 100; round++)); do
+# By the clock, not by rounds: on a busy machine even a killed process needs its turn to die.
+for ((round = 0; SECONDS < 15; round++)); do
   scan
   ((${#alive[@]} == 0)) && exit 0
   if ((${#moving[@]} && round < 20)); then kill -STOP "${moving[@]}"; else kill -KILL "${alive[@]}"; fi

@@ -40,6 +40,7 @@ class World:
     exit: Exit = field(default_factory=lambda: Exit(0))
     hangs: bool = False
     kill_hangs: bool = False
+    kill_takes: float = 0.0
     destroy_hangs: bool = False
     kill_error: SandboxError | None = None
     destroy_error: SandboxError | None = None
@@ -61,6 +62,7 @@ class ScriptedExecution(Execution):
         self.world = world
         self.left = list(world.output)
         self.dead = False
+        self.died = anyio.Event()
         self.closed = False
 
     async def start(self) -> None:
@@ -72,8 +74,8 @@ class ScriptedExecution(Execution):
         await self.world.gate()
         if self.left:
             return self.left.pop(0)
-        if self.world.hangs and not self.dead:
-            await anyio.sleep_forever()
+        if self.world.hangs:
+            await self.died.wait()
         self.world.processes.discard(id(self))
         self.exit = Exit(137) if self.dead else self.world.exit
         return None
@@ -86,8 +88,9 @@ class ScriptedExecution(Execution):
             raise self.world.kill_error
         if self.world.kill_hangs:
             await anyio.sleep_forever()
-        await anyio.lowlevel.checkpoint()
+        await anyio.sleep(self.world.kill_takes)
         self.dead = True
+        self.died.set()
         self.world.processes.discard(id(self))
 
     def close(self) -> None:

@@ -215,6 +215,48 @@ async def test_a_stream_is_entered_once_and_only_inside_async_with(backend: Scri
             await process.__aenter__()
 
 
+@pytest.mark.parametrize("later", range(6))
+async def test_a_stream_killed_by_another_task_while_it_starts_does_not_run(
+    later: int, backend: ScriptedBackend, world: World
+) -> None:
+    world.hangs = True
+    codes: list[int] = []
+
+    async def use() -> None:
+        async with process:
+            codes.append((await process.wait()).exit_code)
+
+    async with await backend.create() as sandbox:
+        process, gates = sandbox.stream(["x"]), world.gates
+        async with anyio.create_task_group() as group:
+            group.start_soon(use)
+            while world.gates == gates:
+                await anyio.lowlevel.checkpoint()
+            for _ in range(later):
+                await anyio.lowlevel.checkpoint()
+            await process.kill()
+            assert world.processes == set()
+        assert codes == [137]
+        assert process.returncode in (None, 137)
+
+
+async def test_whoever_ends_a_stream_waits_for_the_kill_that_is_under_way(
+    backend: ScriptedBackend, world: World
+) -> None:
+    world.hangs, world.kill_takes = True, 2.0
+    async with await backend.create() as sandbox, anyio.create_task_group() as group:
+        async with sandbox.stream(["x"]) as process:
+            group.start_soon(process.kill)
+            await anyio.sleep(1)
+            await process.kill()
+            assert world.processes == set()
+        async with sandbox.stream(["x"]) as process:
+            group.start_soon(process.kill)
+            await anyio.sleep(1)
+            assert world.processes
+        assert world.processes == set(), "the block was left before the kill was done"
+
+
 # Ending
 
 

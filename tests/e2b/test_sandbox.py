@@ -187,6 +187,54 @@ async def test_a_run_cancelled_after_its_command_ended_leaves_no_background(
         assert await processes(sandbox, "sleep 876") == []
 
 
+@pytest.mark.parametrize("status", [502, 504])
+async def test_a_start_on_which_a_gateway_gives_up_leaves_no_process(
+    standin: StandInProcess, status: int
+) -> None:
+    async with a_sandbox() as sandbox:
+        standin.fault(START, "gateway", status=status, body="{}")
+        with pytest.raises(SandboxError):
+            await sandbox.run("sleep 876")
+        assert await processes(sandbox, "sleep 876") == []
+
+
+async def test_a_stream_read_in_short_turns_ends_like_any_other(standin: StandInProcess) -> None:
+    """Each turn is cancelled, also those between the command's end and its stream's."""
+    async with a_sandbox() as sandbox, sandbox.stream("sleep 876 & echo out; exit 3", timeout=30) as process:
+        output, ended = b"", False
+        while not ended:
+            with anyio.move_on_after(0.005):
+                chunk = await anext(process, None)
+                ended = chunk is None
+                output += chunk.data if chunk else b""
+        assert (output, process.returncode) == (b"out\n", 3)
+        assert (await process.wait()).exit_code == 3
+        assert await processes(sandbox, "sleep 876") != [], "what it left in the background lives"
+
+
+async def test_a_wait_that_was_cancelled_while_the_stream_ended_can_be_repeated(
+    standin: StandInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drain = envd_module.ProcessStream.drain
+
+    async def cancelled(self: envd_module.ProcessStream) -> None:
+        scope.cancel()
+        await drain(self)
+
+    monkeypatch.setattr(envd_module.ProcessStream, "drain", cancelled)
+    async with a_sandbox() as sandbox, sandbox.stream("exit 3", timeout=30) as process:
+        with anyio.CancelScope() as scope:
+            await process.wait()
+        assert (await process.wait()).exit_code == 3
+
+
+async def test_a_command_that_kills_its_group_spares_other_runs(standin: StandInProcess) -> None:
+    async with a_sandbox() as sandbox, sandbox.stream("echo ready; sleep 1; exit 4") as other:
+        assert (await anext(other)).data == b"ready\n"
+        await sandbox.run("trap 'kill 0' EXIT; sleep 0.1 & echo x")
+        assert (await other.wait()).exit_code == 4
+
+
 async def test_a_cancelled_run_is_over_soon(standin: StandInProcess) -> None:
     async with a_sandbox() as sandbox:
         for _ in range(3):

@@ -66,7 +66,11 @@ def run(command: str | list[str], mark: Mark = MARK, **env: str) -> tuple[bytes,
     """What the script prints for a command, without the endings."""
     argv = [os.fsencode(word) for word in run_command(command, mark, env)]
     done = subprocess.run(
-        argv, env={"PATH": os.environ["PATH"], "HOME": "/", **env}, capture_output=True, check=True
+        argv,
+        env={"PATH": os.environ["PATH"], "HOME": "/", **env},
+        capture_output=True,
+        check=True,
+        start_new_session=True,  # a command may kill its group, which must not be ours
     )
     out, err = EndingFilter(mark), EndingFilter(mark)
     printed = out.feed(done.stdout), err.feed(done.stderr)
@@ -133,6 +137,12 @@ LOWERS = """
 (ulimit -x 5; ulimit -R 5; setsid sh -c 'echo $$ >"$0"; exec sleep 300' "$0" &)
 sleep 300; :
 """
+HEADLESS = """
+import ctypes, os, sys, threading, time
+threading.Thread(target=time.sleep, args=(300,)).start()
+open(sys.argv[1], "w").write(str(os.getpid()))
+ctypes.CDLL(None).pthread_exit(None)
+"""
 STOPPED = 'echo $$ >"$0"; kill -STOP $$; sleep 300'
 
 
@@ -147,7 +157,14 @@ def alive(pid: int) -> bool:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
         return False
-    return state not in "ZX"
+    return state not in "ZX" or threads_of(pid) > 1
+
+
+def threads_of(pid: int) -> int:
+    try:
+        return len(list(Path(f"/proc/{pid}/task").iterdir()))
+    except FileNotFoundError:
+        return 0
 
 
 def written(path: Path) -> int:
@@ -179,8 +196,16 @@ def begin(mark: Mark, command: list[str]) -> subprocess.Popen[bytes]:
         ["bash", "-c", DEAF],
         ["bash", "-c", LOWERS],
         ["bash", "-c", STOPPED],
+        ["python3", "-c", HEADLESS],
     ],
-    ids=["a daemon without environment", "forks on and on", "deaf", "a daemon with lower limits", "stopped"],
+    ids=[
+        "a daemon without environment",
+        "forks on and on",
+        "deaf",
+        "a daemon with lower limits",
+        "stopped",
+        "its first thread gone",
+    ],
 )
 def test_a_kill_finds_whatever_a_run_became(command: list[str], started: tuple[Mark, Path]) -> None:
     mark, path = started
@@ -213,6 +238,38 @@ def test_a_kill_by_word_takes_the_descendants_along(started: tuple[Mark, Path]) 
     finally:
         process.kill()
         process.wait(10)
+
+
+def test_a_kill_by_word_spares_a_run_that_only_has_it_among_its_words(started: tuple[Mark, Path]) -> None:
+    """A program can read the secret of another run from its command line, and pass it on."""
+    mark, path = started
+    other = Mark.new()
+    process = begin(other, ["bash", "-c", 'echo $$ >"$0"; sleep 300; :', str(path), f"it was {mark.token}"])
+    try:
+        pid = written(path)
+        assert kill(mark, mark.token) == 0
+        assert alive(pid)
+    finally:
+        kill(other)
+        process.wait(10)
+
+
+def test_a_stopped_command_has_not_ended(started: tuple[Mark, Path]) -> None:
+    mark, path = started
+    process = begin(mark, ["bash", "-c", STOPPED, str(path)])
+    pid = written(path)
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        assert time.monotonic() < deadline, "it did not stop"
+        time.sleep(0.005)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.3)
+    assert kill(mark) == 0
+    process.wait(10)
+
+
+def test_a_command_that_kills_its_group_does_not_kill_what_tells_its_end() -> None:
+    assert run(["bash", "-c", "echo out; kill 0; sleep 300"]) == (b"out\n", b"", 143)
 
 
 def test_a_program_is_untouched_by_the_environment(tmp_path: Path) -> None:

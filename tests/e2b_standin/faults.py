@@ -8,6 +8,7 @@ A rule names requests by a regular expression over ``METHOD /path`` and says wha
 ``reset``     reset the connection after ``after`` bytes of the body (0: before the answer)
 ``truncate``  end the connection after ``after`` bytes of the body, in order but too early
 ``stall``     send nothing more after ``after`` bytes of the body
+``gateway``   serve the request, and answer as ``status`` does
 ``unknown``   add fields to JSON and events to streams that no client knows yet
 """
 
@@ -73,6 +74,8 @@ class Faults:
             elif rule.kind == "status":
                 await _answer(rule, send)
                 return
+            elif rule.kind == "gateway":
+                send = GivesUp(send, rule)
             elif rule.kind == "unknown":
                 send = Unknown(send)
             else:
@@ -186,3 +189,16 @@ class Unknown:
         kept.append((b"content-length", str(len(body)).encode()))
         await self._send({**self._start, "headers": kept})
         await self._send({"type": "http.response.body", "body": body})
+
+
+class GivesUp:
+    """The request is served, and its client gets a gateway's answer instead of the server's."""
+
+    def __init__(self, send: Any, rule: Rule) -> None:
+        self._send, self._rule = send, rule
+        self._answered = False
+
+    async def __call__(self, message: Any) -> None:
+        if not self._answered:
+            self._answered = True
+            await _answer(self._rule, self._send)
