@@ -12,10 +12,14 @@ said=$(mktemp)      # what ran beside the first pass said, shown in one piece
 wrong=$(mktemp)     # and what of it failed, a line each
 beside=
 finish() {
-    if [[ -n $beside ]]; then kill -- "-$beside" 2>/dev/null || true; fi
+    if [[ -n $beside ]]; then
+        kill -- "-$beside" 2>/dev/null || true
+        cat "$said"
+    fi
     rm -f "$outcomes" "$said" "$wrong"
 }
 trap finish EXIT
+trap 'exit 130' INT # pytest has ended by it too, which is no failed pass
 
 pass() {
     local name=$1
@@ -32,6 +36,7 @@ run_beside() {
     scripts/run_gates.sh || failed+=("the gates: lint, types, lowest versions, other Pythons")
     pass "contract: the fake, and E2B at its stand-in" contract -m "not engine and not e2b"
     printf '%s\n' "${failed[@]}" >"$wrong"
+    ((${#failed[@]} == 0)) || return 1
 }
 
 # The first pass keeps one core busy and no more. In a group of its own, so that it can be ended.
@@ -40,16 +45,16 @@ run_beside >"$said" 2>&1 </dev/null &
 beside=$!
 set +m
 pass "unit: no engine, no network" tests -m "not engine and not e2b"
-wait "$beside" || echo "this shell ended with $?" >>"$wrong"
+wait "$beside" || [[ -s $wrong ]] || echo "what ran beside the unit tests ended with $?" >"$wrong"
 beside=
 cat "$said"
-mapfile -t -O "${#failed[@]}" failed < <(grep . "$wrong")
+while read -r name; do failed+=(${name:+"$name"}); done <"$wrong"
 
 pass "engine: $SBX_TEST_IMAGE at $DOCKER_HOST" tests contract -m engine --require docker
 
 # At the same time: on two cores that takes half as long as one after another. gVisor's contract, which would
 # be the longest part, is left to `make engines`; the proof of its tier is not.
-further=$("$python" -m scripts.engines_matrix --list)
+further=$("$python" -m scripts.engines_matrix --list) || failed+=("the list of further engines")
 if [[ -n $further ]]; then
     echo
     echo "== contract beside the first engine: $further"

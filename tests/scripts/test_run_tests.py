@@ -72,6 +72,7 @@ def test_all_passes_run_and_what_the_gates_say_is_shown(tmp_path: Path) -> None:
         ("contract -m not", "contract: the fake, and E2B at its stand-in"),
         ("contract -m engine", "engine: image at unix:///e"),
         ("engines_matrix podman", "contract on one of: podman"),
+        ("engines_matrix --list", "the list of further engines"),
         ("scripts.guarantees", "guarantees"),
         ("gates", "the gates: lint, types, lowest versions, other Pythons"),
     ],
