@@ -36,17 +36,22 @@ status() {
   [ "$text" ] || return 1
   set -- ${text##*) }
   state=$1 ppid=$2 sid=$4 start=${20}
-  case $state in Z) [ "${18}" -gt 1 ] && state=S ;; esac
+  headless=
+  case $state in Z) [ "${18}" -gt 1 ] && state=S headless=1 ;; esac
   return 0
 }
 
 marked() {
-  { while IFS= read -r part || [ "$part" ]; do
-      case $part in *"$name"*) ;; *) continue ;; esac
-      for mark in $marks; do
-        case $part in *"$mark"*) return 0 ;; esac
-      done
-    done </proc/$1/environ; } 2>/dev/null
+  set -- /proc/$1
+  [ "$headless" ] && set -- "$1"/task/*
+  for each_environment; do
+    { while IFS= read -r part || [ "$part" ]; do
+        case $part in *"$name"*) ;; *) continue ;; esac
+        for mark in $marks; do
+          case $part in *"$mark"*) return 0 ;; esac
+        done
+      done <"$each_environment/environ"; } 2>/dev/null
+  done
   return 1
 }
 
