@@ -113,20 +113,25 @@ def test_a_kill_spares_the_group_of_the_guest_itself(guest: Guests, work: Path, 
     assert client.kill(spared).fate == Fate.DEAD
 
 
-def test_a_kill_for_memory_is_counted_under_cgroup_v2(guest: Guests, python: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "place", ['"/sys/fs/cgroup/memory.events"', '"/sys/fs/cgroup%s/memory.events" % own'], ids=["root", "own"]
+)
+def test_a_kill_for_memory_is_counted_under_cgroup_v2(guest: Guests, place: str, tmp_path: Path) -> None:
     """The file as Linux documents it (Documentation/admin-guide/cgroup-v2.rst, memory.events), made here."""
     counter = tmp_path / "memory.events"
     text = "low 0\nhigh 0\nmax 27\noom 3\noom_kill {}\noom_group_kill 0\n"
     counter.write_text(text.format(2))
-    here = (
-        ('(1, "/sys/fs/cgroup/memory/memory.oom_control"),', ""),
-        ('"/sys/fs/cgroup/memory.events"', f'"{counter}"'),
-    )
-    client = guest(python, program=without(*here))
+    here = (('(1, "/sys/fs/cgroup/memory/memory.oom_control"),', ""), (place, f'"{counter}"'))
+    client = guest(program=without(*here))
     assert client.hello().cgroup == 2
+    overlapping = client.start("sh", "-c", "echo here; read line; kill -9 $$", has_input=True)
+    client.until(overlapping, w.Output)
     dies = f"printf '{text.format('%d')}' $1 >{counter}; kill -9 $$"
     end, _, _ = client.run("sh", "-c", dies, "sh", "3")
     assert (end.exit_code, end.how, end.oom_kills) == (137, Ending.OUT_OF_MEMORY, 1)
+    client.feed(overlapping, b"\n")
+    end = client.last(overlapping)
+    assert (end.exit_code, end.how) == (137, Ending.MEMORY_HINT), "one kill is the end of one run"
     end, _, _ = client.run("sh", "-c", dies, "sh", "3")
     assert (end.exit_code, end.how, end.oom_kills) == (137, Ending(0), 0)
     end, _, _ = client.sh(dies.replace("kill -9 $$", "true").replace("$1", "5"))
