@@ -20,7 +20,7 @@ from .wire import Ended, Garbled, Printed, RpcError, Started
 
 LINGER: Final = 0.05
 """Seconds to wait for a stream's own end after the command's: then its connection can serve again."""
-FROM_THE_WAY: Final = frozenset({"unavailable", "deadline_exceeded", "canceled", "unknown", "internal"})
+FROM_THE_WAY: Final = frozenset({"unavailable", "deadline_exceeded"})
 """Codes that a gateway answers with too, when it gives up on a request that envd may have got."""
 
 

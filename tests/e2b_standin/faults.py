@@ -201,4 +201,6 @@ class GivesUp:
     async def __call__(self, message: Any) -> None:
         if not self._answered:
             self._answered = True
+            # The server serves on, so this connection is good for nothing else.
+            self._rule.headers.setdefault("connection", "close")
             await _answer(self._rule, self._send)

@@ -251,6 +251,7 @@ def test_shutdown_ends_sandboxes_while_executors_still_work(start: Start) -> Non
         HostSandbox._destroy = _destroy
         sandbox = sandboxio.create_sync("host://")
         sandbox._portal.call(lambda: anyio.getaddrinfo("localhost", 80))
+        sandbox.run(["true"])  # meanwhile the thread says that it is free
         """
     )
     assert finish(program) == (0, "True\n", "")

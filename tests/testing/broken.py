@@ -223,7 +223,8 @@ class TestStreamBreakLeavesAnOrphan(Broken):
     class Process(BaseProcess):
         async def __aexit__(self, *leaving: object) -> None:
             if leaving[1] is None and self.returncode is None:
-                self._killed = True
+                self._down = anyio.Event()
+                self._down.set()  # as if it had been put down
             await super().__aexit__(*leaving)
 
 
@@ -234,7 +235,8 @@ class TestStreamExceptionLeavesAnOrphan(Broken):
     class Process(BaseProcess):
         async def __aexit__(self, *leaving: object) -> None:
             if isinstance(leaving[1], ValueError):
-                self._killed = True
+                self._down = anyio.Event()
+                self._down.set()  # as if it had been put down
             await super().__aexit__(*leaving)
 
 
