@@ -342,5 +342,5 @@ async def test_task_cancel_at_any_step_costs_no_record(tmp_path: Path, steps: in
     with anyio.fail_after(10):
         while not path.exists() or len(lines(path)) < (2 if steps == 0 else 3):
             await anyio.sleep(0.005)
-    events = [line["event"] for line in lines(path)]
+    events = sorted(line["event"] for line in lines(path))  # a thread that was left may be the last to write
     assert events == (["create", "kill"] if steps == 0 else ["create", "exec", "kill"])
