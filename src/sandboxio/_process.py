@@ -303,11 +303,14 @@ class BaseProcess:
     async def _put_down(self) -> None:
         """Kill the run, once; who comes while another task is at it waits for that one."""
         if self._down is None:
-            self._down = anyio.Event()
+            self._down = down = anyio.Event()
             try:
                 await self._owner.put_down(self._execution)
+            except BaseException:
+                self._down = None  # not done: the next one tries again
+                raise
             finally:
-                self._down.set()
+                down.set()
         else:
             await bounded(self._down.wait, seconds=teardown_grace() * 2)
 

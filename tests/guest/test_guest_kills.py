@@ -110,7 +110,7 @@ def test_no_adversary_outlives_its_run(guest: Guests, adversary: str, mode: str)
         began = time.monotonic()
         assert client.kill(op).fate == Fate.DEAD
         took = time.monotonic() - began
-        assert took < 5, f"the kill took {took:.3f} s"  # its bound is 1 s of a CPU that others use too
+        assert took < 2, f"the kill took {took:.3f} s"
         assert_only_bystanders(client, ops)
 
 
