@@ -39,6 +39,8 @@ from .errors import (
 T = TypeVar("T")
 _EXIT_BOUND = 30.0
 """Seconds that interpreter shutdown waits for one thread: several teardown graces."""
+_LOOK_UP = 0.1
+"""Seconds after which a waiting main thread handles a signal that another thread received."""
 _loops: set[_Loop] = set()
 _hooked: list[bool] = []
 
@@ -47,8 +49,8 @@ class _Gate:
     """Opened once, by one thread, for one other that waits.
 
     Not a ``threading.Event``: that is Python code around a lock, and an interrupt between two of its lines
-    can leave the lock taken for ever, or released twice (Lib/threading.py, ``Condition``). Here a wait is one
-    call of C, which an interrupt ends without a trace.
+    can leave the lock taken for ever, or released twice (Lib/threading.py, ``Condition``). Here a wait is
+    calls of C, each of which an interrupt ends without a trace.
     """
 
     def __init__(self) -> None:
@@ -63,8 +65,18 @@ class _Gate:
             self._lock.release()
 
     def wait(self) -> None:
-        if not self.is_open:
-            self._lock.acquire()
+        while not self.is_open and not self._lock.acquire(timeout=_patience()):
+            pass
+
+
+def _patience() -> float:
+    """Seconds that one call of C may wait in this thread; -1 for no bound.
+
+    Any thread can receive a signal that was sent to the process, but Python handles it in the main thread,
+    and nothing wakes that one from the wait for a lock (docs.python.org, signal, "Execution of Python
+    signal handlers"). So the main thread looks up now and then, or a Ctrl-C would be lost.
+    """
+    return _LOOK_UP if threading.current_thread() is threading.main_thread() else -1
 
 
 class _Call(Generic[T]):
@@ -298,7 +310,9 @@ class Portal:
         self.release()
         thread = self._loop.thread
         if thread.ident is not None and thread is not threading.current_thread():
-            thread.join()
+            patience = _patience()
+            while thread.is_alive():
+                thread.join(patience if patience > 0 else None)
 
 
 def _gone() -> SandboxGone:

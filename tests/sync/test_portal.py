@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 import anyio
 import anyio.lowlevel
@@ -65,6 +68,41 @@ def test_an_interrupted_call_is_cancelled_and_waited_for(
     with pytest.raises(KeyboardInterrupt):
         portal.call(work)
     assert log == ["begun", "cleaned up"] or log == []  # noqa: PLR1714 - it may not have begun at all
+
+
+@pytest.mark.parametrize("waiting", [_portal._Gate.wait, threading.Thread.join])
+def test_an_interrupt_that_another_thread_received_ends_the_wait_too(
+    portal: Portal, waiting: Callable[..., None]
+) -> None:
+    """The kernel lets any thread take what was sent to the process; Python handles it in the main one."""
+    main = threading.main_thread().ident
+    assert main is not None
+
+    async def take_it() -> None:
+        with anyio.fail_after(10):
+            while not any(frame.f_code is waiting.__code__ for frame in frames(main)):
+                await anyio.sleep(0.01)
+        await anyio.sleep(0.05)  # from that line into the lock
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        with anyio.move_on_after(10):
+            while not raised.is_set():  # noqa: ASYNC110 - the other thread's event
+                await anyio.sleep(0.01)
+
+    raised = threading.Event()
+    began = time.monotonic()
+    if waiting is threading.Thread.join:
+        portal.at_end(take_it)
+    with pytest.raises(KeyboardInterrupt):
+        portal.close() if waiting is threading.Thread.join else portal.call(take_it)
+    raised.set()
+    assert time.monotonic() - began < 5
+
+
+def frames(thread: int) -> Iterator[FrameType]:
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def test_a_second_interrupt_does_not_wait(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
