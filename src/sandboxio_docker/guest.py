@@ -1460,7 +1460,11 @@ class Guest:
             run = self.mains.get(ended.si_pid)
             if run:
                 self.look_for_early_children()
-            _, status, usage = os.wait4(ended.si_pid, WALL)
+            # Who asks its parent to trace it (PTRACE_TRACEME) shows its stops, too, and may take one back
+            # before this: then nothing is here to collect, and when there will be is up to the code inside.
+            pid, status, usage = os.wait4(ended.si_pid, WALL | os.WNOHANG)
+            if not pid or os.WIFSTOPPED(status):
+                continue
             if run:
                 del self.mains[run.pid]
                 self.main_ended(run, status, usage.ru_maxrss)

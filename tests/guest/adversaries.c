@@ -11,6 +11,7 @@
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -55,6 +56,14 @@ static void comet(int by_suicide) {
 
 static void *spin(void *unused) { (void)unused; for (;;) usleep(1000); return NULL; }
 
+static void *take_stop_back(void *program) {
+    char *args[] = {program, "wait", NULL};
+    ready();
+    usleep(50000);
+    execv(program, args);
+    return NULL;
+}
+
 static void *multiply(void *unused) {
     (void)unused;
     for (;;) { usleep(500); if (fork() == 0) { setsid(); usleep(2000); _exit(0); } }
@@ -90,6 +99,19 @@ int main(int argc, char **argv) {
         pid_t victim = number;
         if (ptrace(PTRACE_SEIZE, victim, 0, 0)) return 3;
         ready();
+        forever();
+    }
+    if (!strcmp(mode, "stopped-for-its-parent")) { /* process 1 is the parent, and sees the stop */
+        ready();
+        ptrace(PTRACE_TRACEME, 0, 0, 0);
+        raise(SIGSTOP);
+        forever();
+    }
+    if (!strcmp(mode, "vanishing-stop")) { /* the same, and another thread takes the stop back by exec */
+        pthread_t thread;
+        pthread_create(&thread, NULL, take_stop_back, argv[0]);
+        ptrace(PTRACE_TRACEME, 0, 0, 0);
+        syscall(SYS_tgkill, getpid(), getpid(), SIGSTOP);
         forever();
     }
     if (!strcmp(mode, "threads")) { /* main thread gone, another lives: looks like a zombie */

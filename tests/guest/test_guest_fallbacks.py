@@ -41,6 +41,13 @@ NO_SESSION = without(
 )
 # As if the process ran for long before the guest gets to it.
 NEVER_SETTLED = without(("        self.spawner.settle(run.pid)\n", ""))
+# As if the guest lost the CPU between its two looks at an ended child.
+LATE = without(
+    (
+        "            pid, status, usage = os.wait4(",
+        "            time.sleep(0.2)\n            pid, status, usage = os.wait4(",
+    )
+)
 NO_C = without(('__import__("_ctypes")', '__import__("no_such_module")'))
 # As with a Python that names these things otherwise.
 OTHER_C = without(("c.call_function(function", "c.no_such_function(function"))
@@ -156,3 +163,12 @@ def test_a_guest_beside_others_ends_only_its_own_runs(work: Path, python: str) -
     deadline = time.monotonic() + 5
     while Path(f"/proc/{left}").exists():
         assert time.monotonic() < deadline, "its run outlived it"
+
+
+def test_a_stop_that_is_taken_back_does_not_hold_the_guest(guest: Guests, adversary: str) -> None:
+    """It would wait for the end of a process that has none, deaf to its host and its lifetime."""
+    client = guest(program=LATE)
+    op = attack(client, adversary, "vanishing-stop", 1)
+    assert client.run("echo", "works")[1] == b"works\n"
+    assert client.kill(op, seconds=5).fate == Fate.DEAD
+    assert living(client) == []

@@ -173,6 +173,22 @@ def test_a_run_whose_main_process_is_traced_by_another_run_ends_all_the_same(
     assert client.last(victims[1]).how == Ending.TIMED_OUT
 
 
+def test_a_main_process_that_stops_for_its_parent_has_not_ended(guest: Guests, adversary: str) -> None:
+    """PTRACE_TRACEME makes process 1 the tracer, and its wait tells of stops, too."""
+    client = guest()
+    op = attack(client, adversary, "stopped-for-its-parent", 1)
+    assert client.run("true")[0].exit_code == 0
+    time.sleep(0.2)
+    client.pump(0.1)
+    assert not any(isinstance(event, w.End) for event in client.events[op])
+    assert client.kill(op).fate == Fate.DEAD
+    end = client.last(op)
+    assert (end.exit_code, end.how) == (137, Ending.KILLED)
+    end, _, _ = client.run(adversary, "stopped-for-its-parent", timeout=0.3)
+    assert end.how == Ending.TIMED_OUT
+    assert living(client) == []
+
+
 def test_kill_after_the_end_kills_what_was_left_behind(guest: Guests, adversary: str) -> None:
     client = guest()
     end, _, _ = client.sh(f"{adversary} cleared 5 & sleep 0.2")
