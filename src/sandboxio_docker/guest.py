@@ -7,7 +7,7 @@ form is specified in ``guest_protocol.py``, and the numbers here repeat those th
 Rules:
 
 1.  One thread, one loop, nothing that blocks for longer than a few milliseconds. Long file operations
-    are generators that are run a slice at a time.
+    are generators that are run a slice at a time. Starting a process may block: see ``Alarm``.
 2.  Reading from the host never waits for writing to it. What a run prints is read only as far as the
     host granted credit, and not while much waits to be written.
 3.  EOF from the host ends everything at once (the lifeline), and so does the end of the lifetime.
@@ -31,6 +31,7 @@ Rules:
 from __future__ import annotations
 
 import errno
+import faulthandler
 import fcntl
 import os
 import resource
@@ -76,6 +77,7 @@ U32 = struct.Struct(">I")
 # -- Bounds ------------------------------------------------------------------------------------------
 
 OUT_FULL = 512 * 1024  # bytes waiting for the host at which pipes and files are no longer read
+START_BOUND = 10.0  # seconds that a program may take to start
 KILL_BOUND = 1.0  # seconds until a run counts as one that cannot be killed
 STOP_WALK = 0.02  # seconds of stopping a run's processes before the first SIGKILL
 EARLY_BOUND = 0.005  # seconds of looking for what a new process forked before it was marked
@@ -290,6 +292,7 @@ class Marks:
         self.last = first + RUNS - 1
         self.newest = NewestProcess()
         self.seen = self.newest.read()
+        self.threads: set[int] = set()  # our own, which have numbers like those of processes
         self.unborn: dict[int, float] = {}
         self.working = False
         try:
@@ -354,15 +357,44 @@ class Marks:
             self.unborn = {pid: since for pid, since in self.unborn.items() if since > old}
         if newest == seen:
             return list(self.unborn)
+        threads = self.threads.copy()
+        self.threads.clear()
         if not 0 < newest - seen < 1000:
             return all_pids()
-        return [*self.unborn, *range(seen + 1, newest + 1)]
+        return [*self.unborn, *(pid for pid in range(seen + 1, newest + 1) if pid not in threads)]
+
+
+class Alarm:
+    """Ends process 1, and with it everything, where starting a process takes for ever.
+
+    Until a new process has become its program, the kernel holds us (vfork). Code inside that stops it before
+    (SIGSTOP, a lease on the program's file) would hold us with it, deaf to the host's end and to that of our
+    lifetime. A thread that needs nothing of ours counts the seconds meanwhile.
+    """
+
+    def __init__(self, threads: set[int]) -> None:
+        """``threads`` gets the number of each thread."""
+        self.threads = threads
+        self.needed = os.getpid() == 1
+
+    def set(self) -> None:
+        if self.needed:
+            try:
+                faulthandler.dump_traceback_later(START_BOUND, exit=True, file=2)
+            except RuntimeError:
+                raise OSError(errno.EAGAIN, "no thread") from None
+            self.threads.update(map(int, os.listdir("/proc/self/task")))
+
+    def clear(self) -> None:
+        if self.needed:
+            faulthandler.cancel_dump_traceback_later()
 
 
 class Spawner:
     """Starts a process that has nothing of ours but two pipes."""
 
-    def __init__(self) -> None:
+    def __init__(self, alarm: Alarm) -> None:
+        self.alarm = alarm
         self.null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self.nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICER)
         self.spawn = self.fast if hasattr(os, "posix_spawn") else self.slow
@@ -386,11 +418,13 @@ class Spawner:
             set_limit(resource.RLIMIT_NOFILE, self.files)
         self.be_preferred(b"500")
         try:
+            self.alarm.set()
             return self.spawn(path, argv, env, fds)
         except NotImplementedError:  # a C library without POSIX_SPAWN_SETSID
             self.spawn = self.slow
             return self.slow(path, argv, env, fds)
         finally:
+            self.alarm.clear()
             self.be_preferred(b"0")
             if self.raised != self.files:
                 set_limit(resource.RLIMIT_NOFILE, self.raised)
@@ -1924,7 +1958,8 @@ def main(arguments: list[str], began: float) -> None:
     traits |= prepare_work_folder(settings.work) | ensure_localhost(settings.localhost)
     traits |= ADOPTS if init or prctl(36, 1) == 0 else 0  # PR_SET_CHILD_SUBREAPER
     first = 0 if init else RUNS * (1 + int.from_bytes(os.urandom(3), "big"))
-    guest = Guest(settings, env, Marks(first), Spawner(), Watch())
+    marks = Marks(first)
+    guest = Guest(settings, env, marks, Spawner(Alarm(marks.threads)), Watch())
     prctl(4, 0)  # PR_SET_DUMPABLE
     traits |= HIDDEN if prctl(3) == 0 else 0  # PR_GET_DUMPABLE
     try:

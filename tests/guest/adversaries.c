@@ -114,6 +114,10 @@ int main(int argc, char **argv) {
         syscall(SYS_tgkill, getpid(), getpid(), SIGSTOP);
         forever();
     }
+    if (!strcmp(mode, "stopper")) { /* of all that comes, before it is a program */
+        ready();
+        for (;;) kill(-1, SIGSTOP);
+    }
     if (!strcmp(mode, "threads")) { /* main thread gone, another lives: looks like a zombie */
         pthread_t thread;
         pthread_create(&thread, NULL, spin, NULL);

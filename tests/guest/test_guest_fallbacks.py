@@ -12,7 +12,7 @@ import pytest
 from sandboxio_docker import guest as real, guest_protocol as w, launcher
 from sandboxio_docker.guest_protocol import Ending, Fate, Trait
 from tests.guest.mutants import broken
-from tests.guest.rawclient import Local
+from tests.guest.rawclient import Closed, Local
 from tests.guest.test_guest_kills import attack, living
 
 Guests = Callable[..., Local]
@@ -48,6 +48,8 @@ LATE = without(
         "            time.sleep(0.2)\n            pid, status, usage = os.wait4(",
     )
 )
+# As after ten seconds.
+IMPATIENT = without(("START_BOUND = 10.0 ", "START_BOUND = 0.5 "))
 NO_C = without(('__import__("_ctypes")', '__import__("no_such_module")'))
 # As with a Python that names these things otherwise.
 OTHER_C = without(("c.call_function(function", "c.no_such_function(function"))
@@ -172,3 +174,29 @@ def test_a_stop_that_is_taken_back_does_not_hold_the_guest(guest: Guests, advers
     assert client.run("echo", "works")[1] == b"works\n"
     assert client.kill(op, seconds=5).fate == Fate.DEAD
     assert living(client) == []
+
+
+def test_who_stops_new_processes_ends_the_sandbox(guest: Guests, adversary: str, python: str) -> None:
+    """Process 1 waits in the kernel until a new process is its program; nothing else would end that wait."""
+    client = guest(python, program=IMPATIENT)
+    attack(client, adversary, "stopper", 1)
+
+    def start_many() -> None:
+        for _ in range(200):
+            client.until(client.start("true", tell=True), w.Started)
+
+    began = time.monotonic()
+    with pytest.raises((Closed, BrokenPipeError)):
+        start_many()
+    assert client.wait() == 1
+    assert time.monotonic() - began < 5
+    assert "Timeout" in client.errors()
+
+
+def test_the_thread_that_watches_starts_is_not_taken_for_a_child(guest: Guests, python: str) -> None:
+    client = guest(python)
+    for program in ("true", "/etc/passwd", "no-such-program") * 5:
+        client.run(program)
+    assert client.run("ps", "-o", "nice=", "-p", "1")[1].split() == [b"0"]
+    wait = "until [ $(cat /proc/1/oom_score_adj) = 0 ]; do :; done; echo back to 0"
+    assert client.sh(wait, timeout=20)[1] == b"back to 0\n"
