@@ -938,7 +938,7 @@ def resolve_target(path: bytes) -> tuple[bytes, os.stat_result | None]:
 
 def open_temporary(target: bytes, exists: bool) -> tuple[int, bytes]:
     name = os.path.join(os.path.dirname(target), b".sandboxio-" + os.urandom(8).hex().encode())
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         return os.open(name, flags, 0o600), name
     except OSError as error:
@@ -972,21 +972,19 @@ def take_place(fd: int, temporary: bytes, target: bytes) -> Steps:
             raise
     else:
         return
-    # A file that is a mount point (/etc/hosts) cannot be replaced, only filled.
-    source = os.open(temporary, os.O_RDONLY | os.O_CLOEXEC)
+    # A file that is a mount point (/etc/hosts) cannot be replaced, only filled. What has the temporary file's
+    # name by now may be another's FIFO; the descriptor is ours.
+    os.lseek(fd, 0, os.SEEK_SET)
+    out = os.open(target, os.O_WRONLY | os.O_TRUNC | NEVER_WAIT)
     try:
-        out = os.open(target, os.O_WRONLY | os.O_TRUNC | NEVER_WAIT)
-        try:
-            while True:
-                data = os.read(source, MAX_PAYLOAD)
-                if not data:
-                    break
-                write_all(out, data)
-                yield GO
-        finally:
-            os.close(out)
+        while True:
+            data = os.read(fd, MAX_PAYLOAD)
+            if not data:
+                break
+            write_all(out, data)
+            yield GO
     finally:
-        os.close(source)
+        os.close(out)
     os.unlink(temporary)
 
 

@@ -10,7 +10,7 @@ import socket
 import stat
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -346,7 +346,9 @@ def test_a_full_disk(guest: Guests, small_disk: Path, python: str) -> None:
     assert isinstance(client.write("disk/target", bytes(1000)), w.Done)
 
 
-def test_a_file_that_is_a_mount_is_filled_in_place(guest: Guests, work: Path) -> None:
+@pytest.fixture
+def mounted(work: Path) -> Iterator[str]:
+    """The name of a file that is a mount of another one, ``source``."""
     if os.geteuid() != 0:
         pytest.skip("mounting takes root")
     (work / "source").write_bytes(b"old and long")
@@ -354,12 +356,31 @@ def test_a_file_that_is_a_mount_is_filled_in_place(guest: Guests, work: Path) ->
     bind = ["mount", "--bind", os.fspath(work / "source"), os.fspath(work / "mounted")]
     if subprocess.run(bind, check=False).returncode:
         pytest.skip("no mounts here")
-    try:
-        assert isinstance(guest().write("mounted", b"new"), w.Done)
-        assert (work / "source").read_bytes() == b"new"
-        assert sorted(os.listdir(work)) == ["mounted", "source"]
-    finally:
-        subprocess.run(["umount", os.fspath(work / "mounted")], check=True)
+    yield "mounted"
+    subprocess.run(["umount", os.fspath(work / "mounted")], check=True)
+
+
+def test_a_file_that_is_a_mount_is_filled_in_place(guest: Guests, work: Path, mounted: str) -> None:
+    assert isinstance(guest().write(mounted, b"new"), w.Done)
+    assert (work / "source").read_bytes() == b"new"
+    assert sorted(os.listdir(work)) == ["mounted", "source"]
+
+
+def test_a_fifo_in_place_of_the_temporary_file_does_not_stop_the_guest(
+    guest: Guests, work: Path, mounted: str
+) -> None:
+    client = guest()
+    op = client.wire.new_operation()
+    client.send(client.wire.write(op, os.fsencode(mounted)))
+    client.send(client.wire.input(op, b"new"))
+    client.until(op, w.Grant)
+    (temporary,) = work.glob(".sandboxio-*")
+    temporary.unlink()
+    os.mkfifo(temporary)
+    client.send(client.wire.input_end(op))
+    assert isinstance(client.last(op), w.Done)
+    assert (work / "source").read_bytes() == b"new"
+    assert client.run("echo", "works")[1] == b"works\n"
 
 
 def test_errno_names_are_the_systems(guest: Guests) -> None:
