@@ -6,11 +6,12 @@ those of the Docker Engine API v1.41, ContainerCreate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from sandboxio.adapter import SandboxRequest
-from sandboxio.errors import CapabilityNotSupported, ConfigurationError
+from sandboxio.errors import CapabilityNotSupported, ConfigurationError, CreationError
 from sandboxio.models import NetworkPolicy, Resources
 
 from .labels import labels_for
@@ -27,6 +28,7 @@ LEAST_MEMORY_MB: Final = 32
 MAX_PIDS: Final = 512
 """Processes and threads. 256 commands at once need about 260."""
 
+_DISCARDED: Final = re.compile(r"\bdiscarded\b|limits are not supported", re.IGNORECASE)
 _MIB: Final = 1 << 20
 _SHM_MB: Final = 64
 """Docker's default for /dev/shm."""
@@ -57,6 +59,21 @@ def refuse_what_docker_cannot(request: SandboxRequest) -> None:
             f"A sandbox needs {LEAST_MEMORY_MB} MiB, got Resources(memory_mb={resources.memory_mb}).",
             hint=f"Use Resources(memory_mb={LEAST_MEMORY_MB}) or more.",
         )
+
+
+def refuse_what_was_discarded(warnings: Iterable[str]) -> None:
+    """Raise if the engine has made a container without one of its caps, which it only warns of.
+
+    Its words for a memory or process cap end in "discarded" (moby, daemon/daemon_unix.go), or, where Podman
+    runs without root on cgroup v1, say that the limits are ignored. That swap is not counted is none of them.
+    """
+    for words in warnings:
+        if _DISCARDED.search(words):
+            raise CreationError(
+                f"The engine does not enforce a cap that every sandbox has: {words}",
+                hint="Boot the engine's machine with cgroup v2 and delegate its controllers to the engine; "
+                "`sandboxio doctor` says which are missing.",
+            )
 
 
 def memory_mb(resources: Resources) -> int:

@@ -45,6 +45,8 @@ class Birth:
         self.engine = engine
         self.name = new_name()
         self.id = ""
+        self.warnings: tuple[str, ...] = ()
+        """What the engine says of a container that it has made differently than it was asked to."""
         self.attached: Hijacked | None = None
         self._pending: Pending | None = None
 
@@ -105,6 +107,7 @@ class Birth:
         answer: Any = (await pending.finish()).json()
         pending.close()
         self.id = str(answer["Id"])
+        self.warnings = tuple(map(str, answer.get("Warnings") or ()))
 
 
 async def remove(engine: Engine, container: str) -> bool:

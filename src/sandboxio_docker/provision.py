@@ -18,7 +18,7 @@ from .ending import Ending
 from .engine import Engine, EngineError, EngineUnavailable, Fault, Hijacked
 from .guest_link import GuestLink
 from .guest_protocol import ConnectionLost, Hello, Notice
-from .hostconfig import WORK, container_config, memory_mb
+from .hostconfig import WORK, container_config, memory_mb, refuse_what_was_discarded
 from .isolation import Proof, promised
 from .lifecycle import Birth
 from .prepare import is_root, prepare_for_user
@@ -157,6 +157,7 @@ async def _born(engine: Engine, plan: _Plan) -> Alive:
 async def _bear(birth: Birth, plan: _Plan) -> Alive:
     request, body, proof = plan.request, plan.body, plan.proof
     await birth.create(body)
+    refuse_what_was_discarded(birth.warnings)
     await _furnish(birth, plan)
     ending = Ending(birth.engine, birth.id, request.timeout, memory_mb(request.resources))
     stream = await _attached(birth)

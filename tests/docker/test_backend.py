@@ -183,6 +183,37 @@ async def test_more_cpus_than_there_are(tmp_path: Path) -> None:
         assert "only 2 CPUs" in error.message
 
 
+NOT_SUPPORTED = "Your kernel does not support {} limit capabilities or the cgroup is not mounted. {}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        NOT_SUPPORTED.format("memory", "Limitation discarded."),
+        NOT_SUPPORTED.format("PIDs", "PIDs limit discarded."),
+        "Resource limits are not supported and ignored on cgroups V1 rootless systems",
+    ],
+)
+async def test_a_cap_that_the_engine_discards_is_refused(words: str, tmp_path: Path) -> None:
+    """The engine creates such a container all the same, and only warns in its answer."""
+    async with world(tmp_path) as (fake, _, backend):
+        fake.warnings = [words]
+        error = await refused(backend)
+        assert isinstance(error, CreationError)
+        assert words in error.message
+        assert not fake.asked("start")
+
+
+async def test_other_warnings_of_the_engine_are_none_of_a_cap(tmp_path: Path) -> None:
+    async with world(tmp_path) as (fake, _, backend):
+        fake.warnings = [
+            NOT_SUPPORTED.format("swap", "Memory limited without swap."),
+            "IPv4 forwarding is disabled. Networking will not work.",
+        ]
+        async with await backend.create(timeout=60):
+            assert fake.asked("start")
+
+
 async def test_an_engine_that_is_not_there() -> None:
     """Case 43."""
     with anyio.fail_after(6):

@@ -178,6 +178,8 @@ class FakeEngine(ScriptedEngine):
         self.main: Program = until_stdin_ends
         self.exec: Program = says_its_command
         self.images: dict[str, dict[str, Any]] = {"python:3.12-slim": {}}
+        self.warnings: list[str] | None = None
+        """What the answer to "create" warns of."""
         self.containers: dict[str, Process] = {}
         self.execs: dict[str, Process] = {}
         self.events: list[dict[str, Any]] = []
@@ -335,7 +337,7 @@ class FakeEngine(ScriptedEngine):
         process = Process(f"{number:064x}", body, IO(body), name)
         self.containers[process.id] = process
         self._event("create", process)
-        return answer(201, {"Id": process.id, "Warnings": []})
+        return answer(201, {"Id": process.id, "Warnings": self.warnings})
 
     async def _start(self, request: Request, key: str) -> bytes:
         process = self._container(key)
