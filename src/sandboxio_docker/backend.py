@@ -22,7 +22,7 @@ from .ending import Ending
 from .endpoint import Endpoint
 from .engine import Engine, EngineError
 from .exec_run import ExecHost
-from .guest_link import GuestLink
+from .guest_link import GuestLink, unfit
 from .guest_protocol import Hello
 from .hostconfig import memory_cap, refuse_what_docker_cannot
 from .isolation import promised, proven
@@ -160,14 +160,21 @@ class DockerBackend(BaseBackend):
         settings = dataclasses.replace(self._settings, lifeline=lifeline)
         alive = await bring_up(self._engine, request, settings)
         told, link = alive.greeting, alive.link
-        if isinstance(told, Hello) and settings.channel != "exec":
+        why = unfit(told)
+        if not why and settings.channel != "exec":
             return self._sandbox(
                 alive.id, request, alive.ending, link, "", keeper=None, python=True, isolation=self.isolation
             )
         python = isinstance(told, Hello)
-        why = "chosen" if isinstance(told, Hello) else told.text
         return self._sandbox(
-            alive.id, request, alive.ending, None, why, keeper=link, python=python, isolation=self.isolation
+            alive.id,
+            request,
+            alive.ending,
+            None,
+            why or "chosen",
+            keeper=link,
+            python=python,
+            isolation=self.isolation,
         )
 
     async def _attach(self, sandbox_id: str) -> DockerSandbox:

@@ -16,7 +16,7 @@ from sandboxio.errors import ConnectError, SandboxError
 from . import launcher
 from .ending import Ending, killed_here
 from .frames import Demultiplexer
-from .guest_protocol import ConnectionLost, Event, GuestProtocolError, Hello, Notice, setup
+from .guest_protocol import ConnectionLost, Event, GuestProtocolError, Hello, Notice, Trait, setup
 from .guest_wire import GuestWire
 from .hijack import Hijacked
 from .mux import Channel, Mux
@@ -94,6 +94,16 @@ class GuestLink:
                 self._words += chunk.data[: LAST_WORDS - len(self._words)]
             else:
                 yield from self.protocol.feed(chunk.data)
+
+
+def unfit(greeting: Hello | Notice) -> str:
+    """Why commands cannot go through what answered; empty if they can.
+
+    A process 1 that could not hide itself lets code inside write answers to its descriptors.
+    """
+    if isinstance(greeting, Notice):
+        return greeting.text
+    return "" if Trait.HIDDEN in greeting.traits else "no ctypes in this python3 to hide process 1 with"
 
 
 def encoded(env: Mapping[str, str]) -> dict[bytes, bytes]:

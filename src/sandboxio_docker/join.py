@@ -17,7 +17,7 @@ from .config import ChannelChoice
 from .ending import Ending
 from .engine import Engine, EngineError, Fault
 from .exec_run import ExecHost
-from .guest_link import GuestLink
+from .guest_link import GuestLink, unfit
 from .guest_protocol import ConnectionLost, Hello, Notice
 from .hostconfig import WORK
 from .labels import is_managed, labels_of, metadata_in, timeout_in
@@ -78,12 +78,12 @@ async def second_guest(
         except ConnectionLost as error:
             why = link.last_words or str(error)
         finally:
-            if not isinstance(greeting, Hello):
+            if greeting is None or unfit(greeting):
                 link.close()
-        if isinstance(greeting, Hello):
-            return link, ""
-        if isinstance(greeting, Notice):
-            why = greeting.text
+        if greeting is not None:
+            why = unfit(greeting)
+            if not why:
+                return link, ""
             break
     if channel == "guest":
         raise ConnectError(

@@ -16,7 +16,7 @@ from .config import DEFAULT_IMAGE, ChannelChoice
 from .credentials import registry_auth
 from .ending import Ending
 from .engine import Engine, EngineError, EngineUnavailable, Fault, Hijacked
-from .guest_link import GuestLink
+from .guest_link import GuestLink, unfit
 from .guest_protocol import ConnectionLost, Hello, Notice
 from .hostconfig import WORK, container_config, memory_mb, refuse_what_was_discarded
 from .isolation import Proof, promised
@@ -179,10 +179,10 @@ async def _bear(birth: Birth, plan: _Plan) -> Alive:
         raise
     except ConnectionLost as error:
         raise await _stillborn(error, link, body) from error
-    if isinstance(greeting, Notice) and plan.settings.channel == "guest":
+    if plan.settings.channel == "guest" and (why := unfit(greeting)):
         raise CreationError(
-            f'The image {body["Image"]} cannot run the guest that channel="guest" asks for: {greeting.text}.',
-            hint='Use an image with Python 3.8 or newer, or DockerBackend(channel="auto").',
+            f'The image {body["Image"]} cannot run the guest that channel="guest" asks for: {why}.',
+            hint='Use an image with a whole Python 3.8 or newer, or DockerBackend(channel="auto").',
         )
     return Alive(birth.id, link, greeting, ending)
 

@@ -22,6 +22,7 @@ from sandboxio.errors import (
 )
 from sandboxio.models import BackendConfig
 from sandboxio_docker import DockerBackend, DockerConfig
+from sandboxio_docker.guest_protocol import Trait
 from tests.fakes.engine import IO, FakeEngine
 from tests.fakes.inside import Inside
 from tests.fakes.scripted import sends
@@ -82,6 +83,22 @@ async def test_the_repr_says_which_channel_and_why(tmp_path: Path) -> None:
         inside.without_python()
         async with await backend.create(timeout=60) as sandbox:
             assert "channel=exec(no python3 of version 3.8 or newer)" in repr(sandbox)
+
+
+async def test_a_guest_that_cannot_hide_serves_no_commands(tmp_path: Path) -> None:
+    """Without ctypes it is open to code inside, which could write the answers of other runs."""
+    async with world(tmp_path) as (fake, inside, backend):
+        inside.traits &= ~Trait.HIDDEN
+        async with await backend.create(timeout=60) as sandbox:
+            assert "channel=exec(no ctypes in this python3 to hide process 1 with)" in repr(sandbox)
+            assert (await sandbox.run(["echo", "x"])).stdout == "x\n"
+            assert Capability.RUN_CODE in sandbox.capabilities
+            fake.exec = inside.guest
+            second = await backend.connect(sandbox.id)
+            assert "channel=exec(no ctypes" in repr(second)
+        error = await refused(DockerBackend(host=fake.url, channel="guest"))
+        assert isinstance(error, CreationError)
+        assert "no ctypes" in error.message
 
 
 async def test_without_python_there_is_no_code_to_run(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ class Inside:
         self.alive: list[list[str]] = []
         self.started: list[list[str]] = []
         self.files: dict[bytes, bytes] = {}
+        self.traits = Trait.INIT | Trait.MARKS | Trait.HIDDEN | Trait.WORK_FOLDER | Trait.LIFELINE
         fake.main = self.guest
         fake.exec = self.exec
 
@@ -137,7 +138,7 @@ class Guest:
         head = await self.take(12)
         if head is None or await self.take(int.from_bytes(head[4:8], "big")) is None:
             return 0
-        traits = Trait.INIT | Trait.MARKS | Trait.WORK_FOLDER | Trait.LIFELINE
+        traits = self.inside.traits
         await self.send(
             Kind.HELLO, 0, struct.pack(">4sH3BIIIBH", MAGIC, VERSION, 3, 12, 0, 0, 0, 1, 2, traits)
         )
