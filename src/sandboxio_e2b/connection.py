@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import anyio
+import anyio.lowlevel
 import h11
 import httpx
 
@@ -105,6 +106,7 @@ class Wire:
         def receive() -> None:
             self.http.receive_data(self.sock.recv(READ_SIZE))
 
+        await anyio.lowlevel.checkpoint()  # what never stops sending must not keep deadlines from passing
         await self.step(receive, seconds, reading=True)
 
     @property

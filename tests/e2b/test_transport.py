@@ -15,7 +15,10 @@ import pytest
 
 from sandboxio_e2b import connection, transport
 from sandboxio_e2b.connection import Broken, Silent, Wire
-from sandboxio_e2b.transport import Client
+from sandboxio_e2b.envd import ProcessStream
+from sandboxio_e2b.interpreter import CellStream
+from sandboxio_e2b.transport import Client, Exchange
+from sandboxio_e2b.wire import frame
 from tests.fakes.server import Connection, Request, Server, answer, listen_tcp, running
 from tests.fakes.sweep import Outcome, cancelled_at, sweep
 
@@ -155,6 +158,44 @@ async def test_an_answer_that_never_ends_is_refused(monkeypatch: pytest.MonkeyPa
     async with served(sends(answer(200, b"x" * 2000))) as (_, client):
         with pytest.raises(Broken, match="longer than"):
             await client.request("GET", "/x")
+
+
+@pytest.mark.parametrize(
+    ("stream", "kind", "piece", "last"),
+    [
+        (CellStream, "", b'{"type":"keepalive"}\n', b'{"type":"end_of_execution"}\n'),
+        (CellStream, "", b'{"type":"result","text":""}\n', b'{"type":"end_of_execution"}\n'),
+        (ProcessStream, "application/connect+json", frame({"event": {"keepalive": {}}}), b"\2\0\0\0\2{}"),
+    ],
+)
+async def test_a_flood_that_holds_no_output_lets_others_run(
+    monkeypatch: pytest.MonkeyPatch,
+    stream: Callable[[Exchange], CellStream | ProcessStream],
+    kind: str,
+    piece: bytes,
+    last: bytes,
+) -> None:
+    """Else no deadline passes, and no other task runs, for as long as it comes faster than it is read."""
+    monkeypatch.setattr(connection, "READ_SIZE", 64)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n\r\n".encode()
+    async with served(sends(head, piece * 1000 + last)) as (_, client), anyio.create_task_group() as group:
+        with client.exchange("POST", "/") as exchange:
+            await exchange.head()
+            await anyio.sleep(0.05)  # all of it is there now
+            group.start_soon(others)
+            await anyio.lowlevel.checkpoint()
+            before = turns
+            assert await stream(exchange).receive() is None
+        assert turns - before > 100
+        group.cancel_scope.cancel()
 
 
 async def test_silence_is_typed() -> None:
