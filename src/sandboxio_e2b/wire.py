@@ -223,6 +223,8 @@ class Cell:
     """Display outputs that were too many to keep."""
     _kept: int = 0
     _buffer: bytearray = field(default_factory=bytearray)
+    _searched: int = 0
+    """Bytes of the buffer that hold no line end: a long line that comes in crumbs is looked at once."""
 
     def feed(self, data: bytes) -> None:
         self._buffer += data
@@ -230,13 +232,16 @@ class Cell:
     def next(self) -> Printed | None:
         """The next piece of output, or None until more is fed."""
         while not self.ended:
-            line, found, rest = self._buffer.partition(b"\n")
-            if not found:
-                if len(line) > MAX_LINE:
+            end = self._buffer.find(b"\n", self._searched)
+            if end < 0:
+                self._searched = len(self._buffer)
+                if self._searched > MAX_LINE:
                     raise Garbled(f"a line of more than {MAX_LINE >> 20} MiB")
                 return None
-            self._buffer = rest
-            printed = self._line(parse_object(bytes(line))) if line.strip() else None
+            line = bytes(self._buffer[:end])
+            del self._buffer[: end + 1]
+            self._searched = 0
+            printed = self._line(parse_object(line)) if line.strip() else None
             if printed is not None:
                 return printed
         return None

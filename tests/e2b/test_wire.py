@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -193,6 +194,19 @@ def test_display_outputs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     cell.feed(lines(*({"type": "result", "text": "x" * 4} for _ in range(5))))
     assert cell.next() is None
     assert (len(cell.results), cell.dropped) == (2, 3)
+
+
+def test_a_long_line_that_comes_in_crumbs_costs_no_more_than_its_length() -> None:
+    """A server chooses how it cuts its answer, and each piece is looked at before anybody else has a turn."""
+    cell, began = Cell(), time.process_time()
+    cell.feed(b'{"type":"result","text":"' + b"x" * (16 << 20))
+    for _ in range(5000):
+        cell.feed(b"x")
+        assert cell.next() is None
+    cell.feed(b'"}\n' + b'{"type":"keepalive"}\n' * 5000)
+    assert cell.next() is None
+    assert [len(output.data) for output in cell.results] == [(16 << 20) + 5000]
+    assert time.process_time() - began < 5, "looked at from its beginning for every piece, it takes 25 s"
 
 
 @pytest.mark.parametrize("data", [b"[1]\n", b"{\n", b"<html>\n", b"\xff\n"])
