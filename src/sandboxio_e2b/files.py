@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable
 from typing import BinaryIO, Final
 
-from sandboxio.adapter import Exit, Owner, bounded, running
+from sandboxio.adapter import Owner, bounded, running
 from sandboxio.errors import FileSystemError, PathNotFound, SandboxError
 from sandboxio.models import FileInfo
 
@@ -40,7 +40,7 @@ _READ: Final = r"""
 [[ -f $1 ]] || fail 'Not a regular file'
 [[ -r $1 ]] || fail 'Permission denied'
 size=$(stat -Lc %s -- "$1") || exit 65
-((size > $2)) && { readlink -fnz -- "$1"; exit 64; }
+((size > $2)) && { printf '\0'; readlink -fz -- "$1"; exit 64; } >&2
 exec cat -- "$1"
 """
 
@@ -105,12 +105,12 @@ class Files:
 
     async def read_file(self, path: str, sink: Callable[[bytes], None]) -> None:
         """Hand the bytes of a regular file to ``sink``."""
-        output = bytearray()
-        ended = await self._script(_READ, path, str(SMALL), output=output)
-        if ended.exit_code == _LARGE:
-            await self._read_large(path, _text(bytes(output).rstrip(b"\0")), sink)
-        elif output:
-            sink(bytes(output))
+        # Piece by piece: files of /proc say that they are empty, and some of them never end.
+        code, said = await self._script(_READ, path, str(SMALL), sink=sink)
+        if code == _LARGE:
+            # Before it there may be a warning of bash's about the locale.
+            real = said.rpartition(b"\0")[0].rpartition(b"\0")[2]
+            await self._read_large(path, _text(real), sink)
 
     async def write_file(self, path: str, source: BinaryIO, size: int, mode: int | None) -> None:
         """Write through a temporary file beside the target; a symbolic link is followed."""
@@ -122,7 +122,7 @@ class Files:
                 await self._script(_STAGE + _WRITE_SMALL, path, bits, name, data)
             else:
                 output = bytearray()
-                await self._script(_STAGE + _TELL, path, bits, name, output=output)
+                await self._script(_STAGE + _TELL, path, bits, name, sink=output.extend)
                 temp, target = (_text(part) for part in bytes(output).split(b"\0")[:2])
                 await self._send(path, temp, source, size)
                 await self._script(_COMMIT, temp, target, shown=path)
@@ -134,7 +134,7 @@ class Files:
     async def list_folder(self, path: str) -> list[FileInfo]:
         """The entries of a folder; a link to a folder counts as one."""
         output = bytearray()
-        await self._script(_LIST, path, output=output)
+        await self._script(_LIST, path, sink=output.extend)
         found: list[FileInfo] = []
         for record in bytes(output).split(b"\0")[:-1]:
             kind, size, name = record.split(b" ", 2)
@@ -174,9 +174,17 @@ class Files:
             return  # the sandbox is gone or unreachable, and what failed before says so
 
     async def _script(
-        self, text: str, path: str, *arguments: str, output: bytearray | None = None, shown: str | None = None
-    ) -> Exit:
-        """Run a script on ``path`` to its end; cancelled, it is killed like any command."""
+        self,
+        text: str,
+        path: str,
+        *arguments: str,
+        sink: Callable[[bytes], None] | None = None,
+        shown: str | None = None,
+    ) -> tuple[int, bytes]:
+        """Run a script on ``path`` to its end, and return its exit code and what it said on stderr.
+
+        Cancelled, or when ``sink`` raises, it is killed like any command.
+        """
         run = CommandRun(self._place, tuple(program(_START + text, path, *arguments)), {})
         said = bytearray()
         async with running(run, self._owner):
@@ -184,15 +192,15 @@ class Files:
             while (chunk := await run.receive()) is not None:
                 if chunk.stream == "stderr":
                     said += chunk.data
-                elif output is not None:
-                    output += chunk.data
+                elif sink is not None:
+                    sink(chunk.data)
         ended = run.exit
         if ended is None:
             error = Broken("the script did not say how it ended")
             raise traffic_error(error, self._place.sandbox.id, "A file operation")
         if ended.exit_code not in (0, _LARGE):
             raise _failure(shown or path, ended.exit_code, said.decode("utf-8", "replace"))
-        return ended
+        return ended.exit_code, bytes(said)
 
 
 def _text(octets: bytes) -> str:

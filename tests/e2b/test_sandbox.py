@@ -425,6 +425,22 @@ async def test_large_files_travel_both_ways_in_pieces(standin: StandInProcess, t
         assert not difference((tmp_path / "down").read_bytes(), data)
 
 
+async def test_a_file_that_never_ends_is_no_more_than_read_holds(standin: StandInProcess) -> None:
+    """It says that it is empty, and holds eight bytes for each page of an address space."""
+    async with a_sandbox() as sandbox:
+        with anyio.fail_after(30), pytest.raises(FileSystemError, match="larger than 64 MiB"):
+            await sandbox.files.read("/proc/self/pagemap")
+        assert await processes(sandbox, "pagemap") == []
+        assert (await sandbox.files.read("/proc/self/comm")) == b"cat\n"
+
+
+async def test_what_bash_says_about_a_locale_is_no_part_of_a_path(standin: StandInProcess) -> None:
+    async with a_sandbox(env={"LC_ALL": "xx_XX"}) as sandbox:
+        assert "LC_ALL" in (await sandbox.run(["true"])).stderr
+        await sandbox.files.write("f", b"x" * 100_000)
+        assert await sandbox.files.read("f") == b"x" * 100_000
+
+
 async def test_files_belong_to_the_user_and_keep_their_mode(standin: StandInProcess) -> None:
     async with a_sandbox() as sandbox:
         for name, size in (("small", 10), ("large", 100_000)):
