@@ -172,7 +172,11 @@ class Exchange:
                 event = await self._event(self._wire)
             if not isinstance(event, h11.Response):
                 raise Broken("the connection ended before an answer")
-            self._head = Head(event.status_code, httpx.Headers(event.headers.raw_items()))
+            headers = httpx.Headers(event.headers.raw_items())
+            coding: str = headers.get("content-encoding", "identity").strip().lower()
+            if coding not in ("", "identity"):  # unpacked, some bytes could become any number of them
+                raise Broken(f"the answer is packed ({coding[:40]!r}), which was not asked for")
+            self._head = Head(event.status_code, headers)
         return self._head
 
     async def receive(self) -> bytes | None:
@@ -198,7 +202,9 @@ class Exchange:
             self._body += piece
             if len(self._body) > MAX_ANSWER:
                 raise Broken(f"the answer is longer than {MAX_ANSWER >> 20} MiB")
-        return httpx.Response(head.status, headers=head.headers, content=bytes(self._body))
+        response = httpx.Response(head.status, headers=head.headers, content=bytes(self._body))
+        response.encoding = "utf-8"  # whatever the header says: some names are no encodings of text
+        return response
 
     def close(self) -> None:
         """Close the connection unless the answer was complete. Idempotent."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ import pytest
 from sandboxio_e2b import connection, transport
 from sandboxio_e2b.connection import Broken, Silent, Wire
 from sandboxio_e2b.envd import ProcessStream
+from sandboxio_e2b.failures import message_of
 from sandboxio_e2b.interpreter import CellStream
 from sandboxio_e2b.transport import Client, Exchange
 from sandboxio_e2b.wire import frame
@@ -158,6 +160,22 @@ async def test_an_answer_that_never_ends_is_refused(monkeypatch: pytest.MonkeyPa
     async with served(sends(answer(200, b"x" * 2000))) as (_, client):
         with pytest.raises(Broken, match="longer than"):
             await client.request("GET", "/x")
+
+
+@pytest.mark.parametrize("body", [gzip.compress(bytes(64 << 20)), b"{}"])
+async def test_a_packed_answer_is_not_unpacked(body: bytes) -> None:
+    """Nobody asked for one: 64 KB of it may stand for 64 MiB, and a file would be saved as it came."""
+    packed = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    async with served(trickles(packed)) as (_, client):
+        with pytest.raises(Broken, match="which was not asked for"):
+            await client.request("GET", "/")
+
+
+@pytest.mark.parametrize("charset", ["hex", "utf-16", "undefined", "none"])
+async def test_an_answer_is_utf_8_whatever_it_says(charset: str) -> None:
+    kind = f"HTTP/1.1 500 No\r\nContent-Type: text/plain; charset={charset}\r\nContent-Length: 3\r\n\r\n"
+    async with served(sends(kind.encode() + "no\xff".encode("latin-1"))) as (_, client):
+        assert message_of(await client.request("GET", "/")) == "no\ufffd"
 
 
 @pytest.mark.parametrize(
