@@ -29,6 +29,8 @@ MAX_LINE: Final = 64 << 20
 """Bytes of one line of the interpreter; an image or a table of a cell is one line."""
 MAX_RESULTS: Final = 64 << 20
 """Characters of a cell's display outputs that are kept; what a loop displays beyond that is dropped."""
+RESULT_COST: Final = 1 << 10
+"""Characters that a display output counts beside its own, so that even empty ones come to an end."""
 
 _END = 0x02
 _HEADER = struct.Struct(">BI")
@@ -260,10 +262,11 @@ class Cell:
         return None
 
     def _keep(self, output: RichOutput) -> None:
-        if self._kept + len(output.data) > MAX_RESULTS:
+        size = RESULT_COST + len(output.mime_type) + len(output.data)
+        if self._kept + size > MAX_RESULTS:
             self.dropped += 1
         else:
-            self._kept += len(output.data)
+            self._kept += size
             self.results.append(output)
 
     def _error(self, name: str, value: str, line: Mapping[str, Any]) -> Printed | None:

@@ -189,11 +189,23 @@ def test_a_lost_kernel_is_no_error_of_the_code() -> None:
 
 
 def test_display_outputs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sandboxio_e2b.wire.MAX_RESULTS", 10)
+    monkeypatch.setattr("sandboxio_e2b.wire.MAX_RESULTS", 10_000)
     cell = Cell()
-    cell.feed(lines(*({"type": "result", "text": "x" * 4} for _ in range(5))))
+    cell.feed(lines(*({"type": "result", "text": "x" * 4_000} for _ in range(5))))
     assert cell.next() is None
-    assert (len(cell.results), cell.dropped) == (2, 3)
+    assert (len(cell.results), cell.dropped) == (1, 4)
+
+
+@pytest.mark.parametrize("output", [{"text": ""}, {"json": 1}, {"extra": {"x" * 3_000: ""}}])
+def test_display_outputs_that_hold_nothing_are_bounded_too(
+    monkeypatch: pytest.MonkeyPatch, output: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("sandboxio_e2b.wire.MAX_RESULTS", 10_000)
+    cell = Cell()
+    cell.feed(lines(*({"type": "result", **output} for _ in range(100))))
+    assert cell.next() is None
+    assert len(cell.results) < 10
+    assert len(cell.results) + cell.dropped == 100
 
 
 def test_a_long_line_that_comes_in_crumbs_costs_no_more_than_its_length() -> None:
