@@ -193,7 +193,8 @@ class ControlPlane:
                 raise unreachable(error, what, creating=False, url=self._url) from error
             token = response.headers.get("x-next-token")
             if not token:
-                return found
+                # Again here: what is found may be killed, and not every control plane knows the filter.
+                return [each for each in found if metadata.items() <= each.metadata.items()]
             params["nextToken"] = token
 
     def _items(self, response: httpx.Response, what: str) -> list[Mapping[str, Any]]:

@@ -188,6 +188,35 @@ async def test_foreign_sandboxes_are_left_alone(backend: E2BBackend, standin: St
     assert len(standin.sandboxes) == 1
 
 
+async def unfiltered(standin: StandInProcess) -> None:
+    """From now on lists hold everything, as from a control plane that knows no filter."""
+    everything = await ControlPlane(read_settings())._client.request("GET", "/v2/sandboxes")
+    standin.fault("GET /v2/sandboxes$", "status", times=0, status=200, body=everything.text)
+
+
+async def test_a_list_that_is_not_filtered_is_filtered_here(
+    backend: E2BBackend, standin: StandInProcess
+) -> None:
+    await raw(owner="somebody")
+    for team in "ab":
+        await raw(sandboxio_managed="true", team=team)
+    await unfiltered(standin)
+    assert [item.labels for item in await backend.list_managed(labels={"team": "a"})] == [{"team": "a"}]
+    assert len(await backend.list_managed()) == 2
+
+
+async def test_a_creation_that_is_undone_kills_no_other_sandbox(
+    backend: E2BBackend, standin: StandInProcess
+) -> None:
+    await raw(owner="somebody")
+    await raw(sandboxio_managed="true")
+    await unfiltered(standin)
+    standin.fault(CREATE, "status", status=502, body=PAGE, content_type="text/html")
+    with pytest.raises(CreationError, match="502 with a web page"):
+        await backend.create(template="base")
+    assert len(standin.sandboxes) == 2
+
+
 async def test_a_paused_sandbox_is_listed_and_not_connected_to(backend: E2BBackend) -> None:
     sandbox = await backend.create(template="base")
     await ControlPlane(read_settings())._client.request("POST", f"/sandboxes/{sandbox.id}/pause", json={})
