@@ -159,7 +159,7 @@ async def _addresses(host: str, port: int) -> list[_Address]:
     try:  # a numeric address needs no resolver, and so no thread of the event loop's
         numeric = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_NUMERICHOST)
         return [(item[0], item[4]) for item in numeric]
-    except OSError:
+    except (OSError, UnicodeError):  # the latter for a label that is empty or too long
         pass
     try:
         return [(item[0], item[4]) for item in await anyio.getaddrinfo(host, port, type=kind)]

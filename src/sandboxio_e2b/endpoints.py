@@ -8,9 +8,11 @@ Sources: e2b-dev/infra ``spec/openapi.yml`` and ``packages/envd/spec``, e2b-dev/
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import urlsplit
 
 from sandboxio.errors import AuthError, ConfigurationError
 
@@ -35,6 +37,9 @@ INTERPRETER_PORT: Final = 49999
 
 DEFAULT_DOMAIN: Final = "e2b.app"
 KEY_VARIABLE: Final = "E2B_API_KEY"
+
+_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?(?::[0-9]{{1,5}})?")
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ class Settings:
 def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
     """The settings of this moment.
 
-    Raises ``AuthError`` without a key, ``ConfigurationError`` for a URL that is none.
+    Raises ``AuthError`` without a key, ``ConfigurationError`` for a URL or a domain that is none.
     """
     key = environ.get(KEY_VARIABLE, "").strip()
     if not key:
@@ -78,7 +83,11 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
             hint=f"Copy the key into {KEY_VARIABLE} again.",
         )
     debug = debugging(environ)
-    domain = environ.get("E2B_DOMAIN") or DEFAULT_DOMAIN
+    domain = environ.get("E2B_DOMAIN", "").strip() or DEFAULT_DOMAIN
+    if not is_domain(domain):  # put into a URL, it could name another host, which would get the key
+        raise ConfigurationError(
+            "E2B_DOMAIN must be a host name alone.", hint=f"export E2B_DOMAIN={DEFAULT_DOMAIN}"
+        )
     default = "http://localhost:3000" if debug else f"https://api.{domain}"
     return Settings(
         api_key=key,
@@ -94,10 +103,25 @@ def debugging(environ: Mapping[str, str] = os.environ) -> bool:
     return environ.get("E2B_DEBUG", "").lower() == "true"
 
 
+def is_domain(text: str) -> bool:
+    """True for a host name, with or without a port, and nothing else."""
+    return _DOMAIN.fullmatch(text) is not None
+
+
 def _url(environ: Mapping[str, str], name: str) -> str | None:
     text = environ.get(name) or None
-    if text is not None and not text.startswith(("http://", "https://")):
+    if text is not None and not (text.startswith(("http://", "https://")) and _names_a_host(text)):
         raise ConfigurationError(
-            f"{name} must begin with http:// or https://.", hint=f"export {name}=https://api.example.org"
+            f"{name} must begin with http:// or https:// and name a host.",
+            hint=f"export {name}=https://api.example.org",
         )
     return text
+
+
+def _names_a_host(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:  # half an IPv6 address, or a port that is none
+        return False
+    return bool(host) and url.isprintable() and " " not in url

@@ -27,6 +27,7 @@ from sandboxio.errors import (
 )
 from sandboxio_e2b import E2BBackend, E2BConfig, backend as backend_module, control
 from sandboxio_e2b.control import ControlPlane, Order
+from sandboxio_e2b.diagnose import diagnose
 from sandboxio_e2b.endpoints import read_settings
 from tests.e2b_standin.running import API_KEY, StandInProcess
 from tests.fakes.server import listen_tcp
@@ -441,8 +442,29 @@ def test_the_environment_chooses_the_service(monkeypatch: pytest.MonkeyPatch) ->
     )
     one = read_settings({**key, "E2B_API_URL": "http://a:1", "E2B_SANDBOX_URL": "http://b:2"})
     assert (one.api_url, one.sandbox_base("i1", 1, "x")) == ("http://a:1", "http://b:2")
-    with pytest.raises(ConfigurationError, match="E2B_API_URL"):
-        read_settings({**key, "E2B_API_URL": "a:1"})
+    assert read_settings({**key, "E2B_DOMAIN": " e2b.internal:8443\n"}).domain == "e2b.internal:8443"
+
+
+@pytest.mark.parametrize("name", ["E2B_API_URL", "E2B_SANDBOX_URL"])
+@pytest.mark.parametrize(
+    "url",
+    ["a:1", "http://", "http://[::1", "https://a:port", "https://a:99999", "https://a b", "http://a/\n"],
+)
+def test_what_is_no_url_is_refused_by_name(name: str, url: str) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        read_settings({"E2B_API_KEY": API_KEY, name: url})
+    (check,) = (each for each in diagnose({"E2B_API_KEY": API_KEY, name: url}).checks if each.ok is False)
+    assert name in check.detail
+
+
+@pytest.mark.parametrize(
+    "domain",
+    ["https://e2b.app", "e2b.app/x", "e2b..app", "a b", "me@e2b.app", "x" * 64 + ".app", ".app", "\u00e9"],
+)
+def test_what_is_no_domain_is_refused(domain: str) -> None:
+    """``https://e2b.app`` would make ``https://api.https://e2b.app``: the key would go to ``api.https``."""
+    with pytest.raises(ConfigurationError, match="E2B_DOMAIN"):
+        read_settings({"E2B_API_KEY": API_KEY, "E2B_DOMAIN": domain})
 
 
 async def test_a_deployment_on_this_machine_claims_no_isolation(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -222,6 +222,12 @@ async def test_silence_is_typed() -> None:
             await client.request("GET", "/x", read_timeout=0.05)
 
 
+async def test_what_is_no_host_name_is_typed() -> None:
+    for host in ("a..example", "x" * 64 + ".example"):
+        with pytest.raises(Broken, match=host):
+            await Client(f"http://{host}", {}, reuse=False).request("GET", "/")
+
+
 async def test_a_closed_port_is_typed() -> None:
     listener = listen_tcp()
     port = listener.getsockname()[1]
