@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, cast
@@ -43,19 +44,36 @@ class Placed:
 def placed(value: object) -> Placed:
     """Reads any of the shapes in which the API gives a sandbox. Raises :class:`Garbled`."""
     body = mapping(value)
-    if not isinstance(body.get("sandboxID"), str):
+    name = _part(body, "sandboxID", _is_name)
+    if name is None:
         raise Garbled("a sandbox without its sandboxID")
     metadata = mapping(body.get("metadata"))
     return Placed(
-        id=body["sandboxID"],
+        id=name,
         envd_version=str(body.get("envdVersion") or ""),
-        token=body.get("envdAccessToken") or None,
-        traffic_token=body.get("trafficAccessToken") or None,
-        domain=body.get("domain") or None,
+        token=_part(body, "envdAccessToken", _fits_a_header),
+        traffic_token=_part(body, "trafficAccessToken", _fits_a_header),
+        domain=_part(body, "domain", endpoints.is_domain),
         metadata={str(key): str(value) for key, value in metadata.items()},
         state=str(body.get("state") or "running"),
         started=_moment(body.get("startedAt")),
     )
+
+
+def _part(body: Mapping[str, Any], name: str, fits: Callable[[str], bool]) -> str | None:
+    """Text that becomes part of a URL or of a header; its value, maybe a secret, is in no message."""
+    value: object = body.get(name) or None
+    if value is not None and not (isinstance(value, str) and fits(value)):
+        raise Garbled(f"a sandbox whose {name} cannot be used")
+    return value
+
+
+def _is_name(text: str) -> bool:
+    return re.fullmatch(r"[A-Za-z0-9_-]+", text) is not None
+
+
+def _fits_a_header(text: str) -> bool:
+    return text.isascii() and text.isprintable() and text == text.strip()
 
 
 def _moment(text: object) -> datetime | None:

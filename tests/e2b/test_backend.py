@@ -29,6 +29,7 @@ from sandboxio_e2b import E2BBackend, E2BConfig, backend as backend_module, cont
 from sandboxio_e2b.control import ControlPlane, Order
 from sandboxio_e2b.diagnose import diagnose
 from sandboxio_e2b.endpoints import read_settings
+from sandboxio_e2b.wire import parse_object
 from tests.e2b_standin.running import API_KEY, StandInProcess
 from tests.fakes.server import listen_tcp
 from tests.fakes.sweep import Outcome, sweep
@@ -369,6 +370,31 @@ async def test_json_that_is_no_sandbox(backend: E2BBackend, standin: StandInProc
     standin.fault(CREATE, "status", times=0, status=201, body=body)
     with pytest.raises(CreationError):
         await backend.create(template="base")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"envdAccessToken": 5},
+        {"envdAccessToken": "se\u20acret"},
+        {"trafficAccessToken": "secret\nX: y"},
+        {"trafficAccessToken": {"secret": 1}},
+        {"domain": "a:b"},
+        {"domain": ["secret.example"]},
+        {"sandboxID": "x@secret.example/"},
+        {"sandboxID": "i\n"},
+    ],
+)
+async def test_a_sandbox_that_cannot_be_talked_to_is_removed(
+    backend: E2BBackend, standin: StandInProcess, monkeypatch: pytest.MonkeyPatch, odd: dict[str, Any]
+) -> None:
+    real = parse_object
+    monkeypatch.setattr(control, "parse_object", lambda data: {**real(data), **odd})
+    (name,) = odd
+    with pytest.raises(CreationError, match=name) as caught:
+        await backend.create(template="base")
+    assert "secret" not in _everything(caught.value)
+    assert standin.sandboxes == []
 
 
 async def test_unknown_fields_and_events_are_ignored(backend: E2BBackend, standin: StandInProcess) -> None:
