@@ -44,9 +44,18 @@ class RpcError(Exception):
     """envd refused a call: Connect's ``code`` and its message."""
 
     def __init__(self, code: str, message: str) -> None:
-        super().__init__(f"{code}: {message}")
-        self.code = code
-        self.message = message
+        self.code = plain(code)
+        self.message = plain(message)
+        super().__init__(f"{self.code}: {self.message}")
+
+
+def plain(text: str) -> str:
+    """Text that UTF-8 can carry: JSON may hold lone surrogates, which become U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def frame(message: Mapping[str, object]) -> bytes:
@@ -173,7 +182,7 @@ def _exit_code(code: int, status: str) -> int:
         return code & 0xFF
     name = status.removeprefix("signal: ").removesuffix(" (core dumped)")
     number = name.removeprefix("signal ")
-    return 128 + (int(number) if number.isdecimal() else SIGNALS.get(name, 9))
+    return 128 + (int(number) if re.fullmatch("[0-9]{1,2}", number) else SIGNALS.get(name, 9))
 
 
 def mapping(value: object) -> Mapping[str, Any]:
@@ -184,8 +193,8 @@ def mapping(value: object) -> Mapping[str, Any]:
 def _integer(value: object) -> int:
     try:
         return int(cast("Any", value))
-    except (TypeError, ValueError) as error:
-        raise Garbled(f"no integer: {value!r}") from error
+    except (TypeError, ValueError, OverflowError) as error:  # the last for 1e999, which is JSON too
+        raise Garbled(f"no integer: {str(value)[:60]!r}") from error
 
 
 def _decode(text: object) -> bytes:
@@ -271,7 +280,7 @@ class Cell:
 
     def _error(self, name: str, value: str, line: Mapping[str, Any]) -> Printed | None:
         if name in LOST_KERNEL:
-            self.lost = value or name
+            self.lost = plain(value) or name
             return None
         self.exit_code = _system_exit(value) if name == "SystemExit" else 1
         if self.exit_code == 0 or (name == "SystemExit" and value.isdecimal()):
@@ -301,8 +310,10 @@ def _rich_outputs(line: Mapping[str, Any]) -> list[RichOutput]:
         RichOutput(mime, _text(line[name])) for name, mime in MIME_TYPES.items() if line.get(name) is not None
     ]
     extra = mapping(line.get("extra"))
-    return outputs + [RichOutput(mime, _text(value)) for mime, value in extra.items() if value is not None]
+    return outputs + [
+        RichOutput(plain(mime), _text(value)) for mime, value in extra.items() if value is not None
+    ]
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return plain(value) if isinstance(value, str) else json.dumps(value)

@@ -91,7 +91,7 @@ def test_any_bytes_are_a_message_or_a_typed_refusal(data: bytes) -> None:
 
 
 _json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: (
         st.lists(inner) | st.dictionaries(st.sampled_from(["event", "data", "end", "stdout"]), inner)
     ),
@@ -123,10 +123,34 @@ def test_any_event_is_known_skipped_or_refused(event: object) -> None:
         ),
         ({"end": {"exitCode": -1, "status": "signal: signal 40"}}, Ended(168, "signal: signal 40")),
         ({"end": {"exitCode": -1, "status": "signal: something new"}}, Ended(137, "signal: something new")),
+        ({"end": {"status": "signal: signal 999"}}, Ended(137, "signal: signal 999")),
+        ({"end": {"status": "signal: signal " + "9" * 5000}}, Ended(137, "signal: signal " + "9" * 5000)),
     ],
 )
 def test_events(event: object, expected: object) -> None:
     assert process_event({"event": event, "addedLater": 1}) == expected
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "9" * 5000, '"' + "9" * 5000 + '"', "{}"])
+def test_what_is_no_integer_is_refused(number: str) -> None:
+    parser = FrameParser()
+    parser.feed(raw(0, b'{"event": {"end": {"exitCode": %b}}}' % number.encode()))
+    with pytest.raises(Garbled) as caught:
+        process_event(parser.next() or {})
+    assert len(str(caught.value)) < 200
+
+
+def test_text_that_utf_8_cannot_carry_is_replaced() -> None:
+    """JSON may hold it; what a model or a client of MCP is answered may not."""
+    cell = Cell()
+    cell.feed(
+        b'{"type":"result","html":"a\\ud800","extra":{"x/\\udfff":"\\ud83d\\ude00"}}\n'
+        b'{"type":"error","name":"WebSocketError","value":"\\udc80"}\n'
+    )
+    assert cell.next() is None
+    assert cell.results == [RichOutput("text/html", "a\ufffd"), RichOutput("x/\ufffd", "\U0001f600")]
+    assert cell.lost == "\ufffd"
+    assert RpcError("\ud800", "b\ud800").message == "b\ufffd"
 
 
 def lines(*items: dict[str, Any]) -> bytes:
