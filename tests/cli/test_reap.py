@@ -38,6 +38,7 @@ class Store(FakeBackend):
         ]
         self.killed: list[str] = []
         self.refuses: set[str] = set()
+        self.breaks: set[str] = set()
         self.gone: set[str] = set()
 
     async def list_managed(self, *, labels: Mapping[str, str] | None = None) -> list[ManagedSandbox]:
@@ -49,6 +50,8 @@ class Store(FakeBackend):
         await anyio.lowlevel.checkpoint()
         if sandbox_id in self.refuses:
             raise ConnectError("The provider refuses.", hint="Ask it.")
+        if sandbox_id in self.breaks:
+            raise KeyError("sandbox")
         self.killed.append(sandbox_id)
         return sandbox_id not in self.gone
 
@@ -99,6 +102,25 @@ def test_one_refusal_does_not_stop_the_others_and_is_1(command: Command, store: 
     assert ran.code == 1
     assert store.killed == ["b2", "c3"]
     assert "failed\n      The provider refuses.\n      fix: Ask it.\n" in ran.out
+
+
+def test_an_adapter_that_breaks_at_one_removal_does_not_stop_the_others_and_is_1(
+    command: Command, store: Store
+) -> None:
+    store.breaks = {"a" * 64}
+    ran = command("reap", "--kill")
+    assert (ran.code, ran.err) == (1, "")
+    assert store.killed == ["b2", "c3"]
+    assert "failed\n      The adapter of 'store' failed: KeyError: 'sandbox'\n" in ran.out
+    first, *_ = command("reap", "--kill", "--json").payload["backends"][0]["sandboxes"]
+    assert (first["outcome"], first["error"]["code"]) == ("failed", ConnectError.code)
+
+
+def test_a_time_without_a_zone_is_utc(command: Command, store: Store) -> None:
+    made = datetime.now(UTC).replace(tzinfo=None) - timedelta(hours=2)
+    store.held = [ManagedSandbox("a1", "store", "running", made)]
+    ran = command("reap", "--kill")
+    assert (ran.code, ran.out) == (0, "store: 1 sandbox\n  a1  running  2 h old  removed\n")
 
 
 def test_json_has_the_same_facts(command: Command, store: Store) -> None:

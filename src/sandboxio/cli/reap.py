@@ -145,22 +145,27 @@ async def _reap(name: str, labels: Mapping[str, str], *, kill: bool, asked_for: 
     except SandboxError as error:
         return Reaped(name, "failed", error=error)
     except Exception as error:  # noqa: BLE001 - a broken adapter must not keep the others from being reaped
-        broken = ConnectError(
-            f"The adapter of {name!r} failed: {type(error).__name__}: {error}",
-            hint="Upgrade or reinstall the adapter.",
-        )
-        return Reaped(name, "failed", error=broken)
+        return Reaped(name, "failed", error=_broken(name, error))
     if kill:
         for one in found:
-            await _remove(backend, one)
+            await _remove(name, backend, one)
     return Reaped(name, "listed", found)
 
 
-async def _remove(backend: ReapableBackend, one: Found) -> None:
+async def _remove(name: str, backend: ReapableBackend, one: Found) -> None:
     try:
         one.outcome = "removed" if await backend.kill_managed(one.sandbox.sandbox_id) else "gone"
     except SandboxError as error:
         one.outcome, one.error = "failed", error
+    except Exception as error:  # noqa: BLE001 - nor one sandbox the others
+        one.outcome, one.error = "failed", _broken(name, error)
+
+
+def _broken(name: str, error: Exception) -> ConnectError:
+    return ConnectError(
+        f"The adapter of {name!r} failed: {type(error).__name__}: {error}",
+        hint="Upgrade or reinstall the adapter.",
+    )
 
 
 def _print(reaped: list[Reaped], output: Output, *, kill: bool) -> None:
@@ -194,6 +199,8 @@ def _print_one(one: Found, output: Output, *, kill: bool) -> None:
 
 
 def _age(created: datetime) -> str:
+    if created.tzinfo is None:  # what a provider writes without a zone is UTC
+        created = created.replace(tzinfo=UTC)
     seconds = max(0.0, (datetime.now(UTC) - created).total_seconds())
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
