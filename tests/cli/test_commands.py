@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import signal
@@ -231,6 +232,31 @@ def test_head_gets_its_line() -> None:
     )
     assert shell.stdout.startswith("  ok    create")
     assert (shell.stdout.count("\n"), shell.returncode, shell.stderr) == (1, 0, "")
+
+
+@pytest.mark.parametrize("closed", ["", ">&-", "2>&-", ">&- 2>&-"])
+def test_streams_that_were_closed_before_are_no_failure(closed: str) -> None:
+    """As a supervisor may start it. What belongs on stderr never goes to stdout instead."""
+    program = (
+        "import sys, warnings; from sandboxio.cli import main; from sandboxio.testing import FakeBackend;"
+        "import sandboxio; fake = FakeBackend(); create = fake.create\n"
+        "def warned(**options): warnings.warn('careful'); return create(**options)\n"
+        "fake.create = warned; sandboxio.register('fake', lambda: fake)\n"
+        "sys.exit(main(['demo', '--backend', 'fake://', '--json']))"
+    )
+    shell = subprocess.run(
+        ["bash", "-c", f'"$0" -c "$1" {closed}', sys.executable, program],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert shell.returncode == 0
+    assert shell.stderr == ("" if "2>&-" in closed else "warning: careful\n")
+    if closed.startswith(">"):
+        assert shell.stdout == ""
+    else:
+        assert json.loads(shell.stdout)["ok"] is True
 
 
 LABELLED = """

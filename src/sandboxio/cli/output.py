@@ -16,7 +16,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from sandboxio.errors import SandboxError
 from sandboxio.models import Progress
@@ -37,10 +37,12 @@ class Output:
     def __init__(self, *, as_json: bool = False, debug: bool = False) -> None:
         self.as_json = as_json
         self.debug = debug
-        self._stream: TextIO | None = sys.stdout
+        # None if the program was started with it closed (Python, sys.stdout).
+        self._stream: TextIO | None = cast("TextIO | None", sys.stdout)
         _tolerate_any_text(sys.stdout)
         _tolerate_any_text(sys.stderr)
-        self.is_terminal: bool = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        terminal = self._stream is not None and self._stream.isatty()
+        self.is_terminal: bool = terminal and os.environ.get("TERM") != "dumb"
         self._colour = self.is_terminal and not os.environ.get("NO_COLOR")
         self._width = shutil.get_terminal_size().columns if self.is_terminal else 0
 
@@ -190,6 +192,8 @@ class ProgressLine:
 
 def say(text: str) -> None:
     """A message beside the result, on stderr."""
+    if cast("TextIO | None", sys.stderr) is None:
+        return  # closed when the program started; print() would write to stdout instead
     with contextlib.suppress(OSError):  # nobody reads it, and there is nowhere else to say so
         print(_escaped(text), file=sys.stderr, flush=True)
 
