@@ -14,10 +14,12 @@ made at the first operation, or attached to by ``ref``, and never destroyed by a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import anyio
 
 import sandboxio
+from sandboxio.adapter import bounded
 from sandboxio.errors import (
     BackendNotInstalled,
     ConfigurationError,
@@ -77,6 +79,7 @@ class SandboxWorkspace:
         self._sandbox: AsyncSandbox | None = None
         self._first = anyio.Lock()
         self._folder: str | None = None
+        self._destroyed = False
 
     @property
     def ref(self) -> WorkspaceRef | None:
@@ -125,14 +128,27 @@ class SandboxWorkspace:
         return CommandResult(exit_code=result.exit_code, stdout=result.stdout, stderr=result.stderr)
 
     async def destroy(self) -> None:
-        """End the sandbox, if one was made; idempotent."""
+        """End the sandbox: the one that was made or is being made, or that of ``ref``. Idempotent.
+
+        No operation after it makes another.
+        """
+        self._destroyed = True
+        if self._sandbox is None and self._ref is not None:
+            await bounded(self._attach)
         if self._sandbox is not None:
             await self._sandbox.kill()
+
+    async def _attach(self) -> None:
+        assert self._ref is not None
+        with suppress(ConnectError):  # gone already
+            self._sandbox = await sandboxio.connect(self._target, self._ref.id)
 
     async def _opened(self) -> AsyncSandbox:
         """The sandbox, made or attached to once however many operations come first."""
         async with self._first:
             if self._sandbox is None:
+                if self._destroyed:
+                    raise SandboxGone("The workspace was destroyed.", hint="Make another SandboxWorkspace.")
                 if self._ref is not None:
                     self._sandbox = await sandboxio.connect(self._target, self._ref.id)
                 else:
@@ -144,4 +160,6 @@ class SandboxWorkspace:
                         env=self._env,
                     )
                     self._ref = WorkspaceRef(provider=PROVIDER, id=self._sandbox.id)
+                if self._destroyed:  # meanwhile
+                    await self._sandbox.kill()
         return self._sandbox

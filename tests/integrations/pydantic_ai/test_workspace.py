@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
+import anyio
 import pytest
 
 pytest.importorskip("pydantic_ai.workspaces", reason="workspaces begin with pydantic-ai 2.56")
 
 from pydantic_ai.messages import WorkspaceRef
-from pydantic_ai.workspaces import Workspace, WorkspaceBackend, WorkspaceError
+from pydantic_ai.workspaces import Workspace, WorkspaceBackend, WorkspaceError, WorkspaceUnavailableError
 from pydantic_ai.workspaces.conformance import WorkspaceBackendSuite
 
-from sandboxio import ConfigurationError
+import sandboxio
+from sandboxio import ConfigurationError, registry
 from sandboxio.integrations.pydantic_ai_workspace import SandboxWorkspace
+from sandboxio.testing import FakeBackend
 from tests.e2b_standin.fixtures import standin as standin, standin_process as standin_process
 from tests.e2b_standin.running import StandInProcess
 
@@ -134,3 +137,54 @@ async def test_what_the_fake_cannot_serve_is_said() -> None:
 def test_a_ref_of_another_provider_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="provider 'other'"):
         SandboxWorkspace(ref=WorkspaceRef(provider="other", id="x"))
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeBackend]:
+    fake = FakeBackend()
+    sandboxio.register("fake", lambda: fake)
+    yield fake
+    registry.unregister("fake")
+
+
+async def test_a_workspace_that_was_only_named_is_destroyed(fake: FakeBackend) -> None:
+    first = SandboxWorkspace("fake://")
+    await first.run(["echo", "1"])
+    again = SandboxWorkspace("fake://", ref=first.ref)
+    with anyio.CancelScope() as scope:
+        scope.cancel()  # as in the `finally` of a run that is cancelled
+        await again.destroy()
+    assert await fake.list_managed() == []
+    await SandboxWorkspace("fake://", ref=first.ref).destroy()  # gone already
+    await first.destroy()
+
+
+async def test_a_workspace_destroyed_while_it_is_made_leaves_nothing(fake: FakeBackend) -> None:
+    create, making, go_on = fake.create, anyio.Event(), anyio.Event()
+
+    async def slow(**options: Any) -> Any:
+        making.set()
+        await go_on.wait()
+        return await create(**options)
+
+    fake.create = slow  # type: ignore[method-assign]
+    workspace = SandboxWorkspace("fake://")
+
+    async def use() -> None:
+        with pytest.raises(WorkspaceUnavailableError):
+            await workspace.run(["echo", "1"])
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(use)
+        await making.wait()
+        await workspace.destroy()
+        go_on.set()
+    assert await fake.list_managed() == []
+
+
+async def test_a_destroyed_workspace_makes_no_other_sandbox(fake: FakeBackend) -> None:
+    workspace = SandboxWorkspace("fake://")
+    await workspace.destroy()
+    with pytest.raises(WorkspaceUnavailableError, match="destroyed"):
+        await workspace.run(["echo", "1"])
+    assert await fake.list_managed() == []
