@@ -6,6 +6,7 @@ cell, so every cell has a connection of its own; only HTTP/1.1 ties the two toge
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -24,6 +25,7 @@ SILENCE: Final = 60.0
 """Seconds without a byte after which a cell's stream counts as dead; the server pings every five."""
 CONTEXT_TIMEOUT: Final = 60.0
 """Seconds in which a kernel must start or end."""
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 class ContextCreation:
@@ -45,8 +47,8 @@ class ContextCreation:
             if response.status_code != 200:
                 raise rpc_failure(response)
             name = parse_object(response.content).get("id")
-            if not isinstance(name, str):
-                raise Garbled("a context without its id")
+            if not isinstance(name, str) or _NAME.fullmatch(name) is None:  # it becomes part of a URL
+                raise Garbled("a context without an id that can be used")
             self._id = name
         return self._id
 

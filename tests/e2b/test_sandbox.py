@@ -609,6 +609,18 @@ async def test_a_refused_interpreter_is_typed(standin: StandInProcess, status: i
         assert (await sandbox.run_code("print(1)")).stdout == "1\n"
 
 
+@pytest.mark.parametrize("name", ["a\r\nX: y", "a b", "\ud800", "../files?path=x", "", 5])
+async def test_an_interpreter_with_a_name_that_is_none_is_typed(
+    standin: StandInProcess, name: object
+) -> None:
+    async with code_sandbox() as sandbox:
+        standin.fault("POST /contexts", "status", status=200, body=json.dumps({"id": name}))
+        with pytest.raises(ConnectError, match="an id that can be used"):
+            await sandbox.run_code("1")
+        # Which interpreter to end nobody can tell now, so the sandbox goes with it.
+        assert standin.sandboxes == []
+
+
 async def test_a_timeout_counts_the_start_too(standin: StandInProcess) -> None:
     async with a_sandbox() as sandbox:
         standin.fault(START, "delay", seconds=1.0)
