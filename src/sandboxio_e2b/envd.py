@@ -60,6 +60,10 @@ class Command:
     seconds: float | None = None
 
 
+class Short(Exception):
+    """There is less to send than was announced."""
+
+
 class ProcessStream:
     """A process and its events. Closing the stream leaves the process running."""
 
@@ -195,7 +199,10 @@ class Envd:
                 sink(piece)
 
     async def write_file(self, path: str, source: BinaryIO, size: int) -> None:
-        """Write ``size`` bytes of ``source``; cut off, a part of them is in the file."""
+        """Write ``size`` bytes of ``source``; cut off, a part of them is in the file.
+
+        Raises :class:`Short` where ``source`` has less.
+        """
         raw = self._version >= _RAW_UPLOAD_SINCE
         kind, before, after = ("application/octet-stream", b"", b"") if raw else _multipart()
         headers = {"Content-Type": kind, "Content-Length": str(len(before) + size + len(after))}
@@ -243,7 +250,7 @@ async def _pieces(before: bytes, source: BinaryIO, size: int, after: bytes) -> A
     while size > 0:
         piece = source.read(min(CHUNK, size))
         if not piece:
-            raise Broken("the local file became shorter while it was sent")
+            raise Short
         size -= len(piece)
         yield piece
     if after:

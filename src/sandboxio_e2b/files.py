@@ -19,7 +19,7 @@ from sandboxio.models import FileInfo
 
 from .commands import CommandRun
 from .connection import Broken
-from .envd import Command
+from .envd import Command, Short
 from .failures import file_error, traffic_error
 from .place import Place
 from .shell import program
@@ -162,6 +162,8 @@ class Files:
     async def _send(self, path: str, temp: str, source: BinaryIO, size: int) -> None:
         try:
             await self._place.envd.write_file(temp, source, size)
+        except Short as error:
+            raise _shorter(path) from error
         except RpcError as error:
             raise file_error(error, path, self._place.sandbox.id, "Writing") from error
         except (Garbled, Broken) as error:
@@ -210,11 +212,15 @@ def _text(octets: bytes) -> str:
 def _whole(source: BinaryIO, size: int, path: str) -> bytes:
     data = source.read(size)
     if len(data) != size:
-        raise FileSystemError(
-            f"The content for {path!r} is shorter than announced.",
-            hint="It changed while it was read; try again when nobody writes to it.",
-        )
+        raise _shorter(path)
     return data
+
+
+def _shorter(path: str) -> FileSystemError:
+    return FileSystemError(
+        f"The content for {path!r} is shorter than announced.",
+        hint="It changed while it was read; try again when nobody writes to it.",
+    )
 
 
 _WORDS: Final = {

@@ -425,6 +425,28 @@ async def test_large_files_travel_both_ways_in_pieces(standin: StandInProcess, t
         assert not difference((tmp_path / "down").read_bytes(), data)
 
 
+@pytest.mark.parametrize("version", ["0.6.13", "0.5.0"])
+async def test_a_local_file_that_becomes_shorter_is_told_at_once(
+    standin: StandInProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str
+) -> None:
+    local = tmp_path / "local"
+    local.write_bytes(b"x" * 400_000)
+    standin.use_envd(version)
+    async with a_sandbox() as sandbox:
+        await sandbox.files.write("remote", b"old")
+        real = envd_module.Envd.process
+
+        def shortened(*given: Any) -> Any:
+            os.truncate(local, 300_000)
+            return real(*given)
+
+        monkeypatch.setattr(envd_module.Envd, "process", shortened)
+        with anyio.fail_after(20), pytest.raises(FileSystemError, match="shorter than announced"):
+            await sandbox.files.upload(local, "remote")
+        assert [entry.path for entry in await sandbox.files.ls(".") if "sandboxio" in entry.path] == []
+        assert await sandbox.files.read("remote") == b"old"
+
+
 async def test_a_file_that_never_ends_is_no_more_than_read_holds(standin: StandInProcess) -> None:
     """It says that it is empty, and holds eight bytes for each page of an address space."""
     async with a_sandbox() as sandbox:
