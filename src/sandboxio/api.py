@@ -84,7 +84,12 @@ async def connect(target: str | BackendConfig, sandbox_id: str) -> AsyncSandbox:
     >>> anyio.run(main)
     True
     """
-    return await _backend(_config(target)).connect(sandbox_id)
+    return await backend_of(target).connect(sandbox_id)
+
+
+def backend_of(target: str | BackendConfig | None) -> Backend:
+    """The backend that ``create()`` and ``connect()`` use for ``target``."""
+    return _backend(_config(target))
 
 
 def _config(target: str | BackendConfig | None) -> BackendConfig:

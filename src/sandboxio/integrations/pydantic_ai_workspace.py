@@ -14,12 +14,12 @@ made at the first operation, or attached to by ``ref``, and never destroyed by a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 
 import anyio
 
 import sandboxio
 from sandboxio.adapter import bounded
+from sandboxio.api import backend_of
 from sandboxio.errors import (
     BackendNotInstalled,
     ConfigurationError,
@@ -29,7 +29,7 @@ from sandboxio.errors import (
     SandboxGone,
 )
 from sandboxio.models import DEFAULT_TIMEOUT, ExecResult, NetworkPolicy, Resources
-from sandboxio.protocols import AsyncSandbox
+from sandboxio.protocols import AsyncSandbox, ReapableBackend
 
 try:
     from pydantic_ai.workspaces import (
@@ -130,7 +130,8 @@ class SandboxWorkspace:
     async def destroy(self) -> None:
         """End the sandbox: the one that was made or is being made, or that of ``ref``. Idempotent.
 
-        No operation after it makes another.
+        No operation after it makes another. Raises ``ConnectError`` if the sandbox of ``ref`` may run on: its
+        provider cannot be reached, or does not list its sandboxes and knows none of that name.
         """
         self._destroyed = True
         if self._sandbox is None and self._ref is not None:
@@ -140,8 +141,13 @@ class SandboxWorkspace:
 
     async def _attach(self) -> None:
         assert self._ref is not None
-        with suppress(ConnectError):  # gone already
+        try:
             self._sandbox = await sandboxio.connect(self._target, self._ref.id)
+        except ConnectError:
+            backend = backend_of(self._target)
+            if not isinstance(backend, ReapableBackend):
+                raise
+            await backend.kill_managed(self._ref.id)  # knows if it has ended; connect() does not tell
 
     async def _opened(self) -> AsyncSandbox:
         """The sandbox, made or attached to once however many operations come first."""

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 pytest.importorskip("pydantic_ai.workspaces", reason="workspaces begin with pydantic-ai 2.56")
@@ -15,7 +16,7 @@ from pydantic_ai.workspaces import Workspace, WorkspaceBackend, WorkspaceError, 
 from pydantic_ai.workspaces.conformance import WorkspaceBackendSuite
 
 import sandboxio
-from sandboxio import ConfigurationError, registry
+from sandboxio import ConfigurationError, ConnectError, registry
 from sandboxio.integrations.pydantic_ai_workspace import SandboxWorkspace
 from sandboxio.testing import FakeBackend
 from tests.e2b_standin.fixtures import standin as standin, standin_process as standin_process
@@ -157,6 +158,23 @@ async def test_a_workspace_that_was_only_named_is_destroyed(fake: FakeBackend) -
     assert await fake.list_managed() == []
     await SandboxWorkspace("fake://", ref=first.ref).destroy()  # gone already
     await first.destroy()
+
+
+async def test_destroy_says_so_if_the_named_sandbox_may_run_on(fake: FakeBackend) -> None:
+    first = SandboxWorkspace("fake://")
+    await first.run(["echo", "1"])
+
+    async def unreachable(sandbox_id: str) -> Any:
+        await anyio.lowlevel.checkpoint()
+        raise ConnectError(f"Nobody answers for {sandbox_id}.")
+
+    fake.connect = unreachable  # type: ignore[method-assign]
+    fake.simulate(kill_fails=OSError("no route"))
+    with pytest.raises(ConnectError):
+        await SandboxWorkspace("fake://", ref=first.ref).destroy()
+    fake.simulate()
+    await SandboxWorkspace("fake://", ref=first.ref).destroy()
+    assert await fake.list_managed() == []
 
 
 async def test_a_workspace_destroyed_while_it_is_made_leaves_nothing(fake: FakeBackend) -> None:
