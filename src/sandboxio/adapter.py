@@ -64,7 +64,7 @@ from .errors import (
     SandboxGone,
     SandboxWarning,
 )
-from .models import Capability, ExecResult, IsolationTier, NetworkPolicy, Resources
+from .models import Capability, ExecResult, IsolationTier, NetworkPolicy, Resources, quote_stderr
 from .registry import supporting
 
 KILL_BOUND = 3.0
@@ -353,8 +353,10 @@ class BaseSandbox(ABC):
         try:
             ended = await collect(execution, self, output, seconds=seconds)
         except SandboxError as error:
-            if (partial := getattr(error, "partial", None)) is not None:
+            partial = getattr(error, "partial", None)
+            if isinstance(partial, ExecResult):
                 record.exit_code = partial.exit_code
+                quote_stderr(partial, record.subject.redactor.excerpt)
             raise
         finally:
             record.bytes_out = output.total

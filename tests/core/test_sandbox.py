@@ -17,6 +17,7 @@ from sandboxio import (
     ConnectError,
     CreateTimeout,
     ExecResult,
+    ExecutionError,
     ExecutionTimeout,
     NetworkPolicy,
     OrphanedSandboxWarning,
@@ -97,6 +98,24 @@ async def test_a_run_that_hangs_times_out_exactly_with_its_output(
         assert anyio.current_time() - start == pytest.approx(2)
         assert caught.value.partial == ExecResult(137, "one\nthree\n", "two\n")
         assert world.processes == set()
+
+
+@pytest.mark.parametrize("end", ["timeout", "limit"])
+async def test_an_error_about_the_partial_output_shows_no_secret(
+    end: str, backend: ScriptedBackend, world: World
+) -> None:
+    world.output = [OutputChunk("stderr", b"token is hunter22-secret\n")]
+    world.hangs = end == "timeout"
+    world.exit = Exit(137, limit="The memory cap was hit.")
+    async with await backend.create(secrets={"TOKEN": "hunter22-secret"}) as sandbox:
+        with pytest.raises((ExecutionTimeout, ResourceLimitExceeded)) as caught:
+            await sandbox.run(["x"], timeout=2)
+    partial = caught.value.partial
+    assert isinstance(partial, ExecResult)
+    assert partial.stderr == "token is hunter22-secret\n"  # the caller's data
+    with pytest.raises(ExecutionError, match=r"token is \*\*\*") as told:
+        partial.raise_for_status()
+    assert "hunter22" not in str(told.value)
 
 
 async def test_no_timeout_means_the_sandbox_s(backend: ScriptedBackend, world: World) -> None:
