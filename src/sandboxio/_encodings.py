@@ -45,7 +45,11 @@ def forms(value: str) -> frozenset[str]:
     found: set[str] = set()
     for part in {value, value.strip(), *(line.strip() for line in re.split(r"[\r\n]+", value))}:
         if not too_short(part):
-            data = part.encode("utf-8", "surrogateescape")
+            try:
+                data = part.encode("utf-8", "surrogateescape")
+            except UnicodeEncodeError:  # no sandbox can hold it; the message that refuses it must not either
+                found.update((part, _repr(part)))
+                continue
             found.update((part, data.hex(), data.hex().upper()), _base64(data))
             if not re.fullmatch(r"[\w.-]+", part, re.ASCII):  # characters that nobody escapes
                 found.update(_escaped(part), _percent(data))

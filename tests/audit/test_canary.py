@@ -18,7 +18,7 @@ import anyio
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from sandboxio import NetworkPolicy, OutputChunk, Resources, SandboxGone
+from sandboxio import ConfigurationError, NetworkPolicy, OutputChunk, Resources, SandboxGone
 from sandboxio._record import OperationRecord
 from sandboxio._redact import Redactor
 from sandboxio.adapter import BaseSandbox
@@ -312,6 +312,7 @@ async def test_a_refused_argument(surfaces: Surfaces, call: Callable[[BaseSandbo
         {"timeout": SECRET},
         {"metadata": {"k": f"{SECRET}\0"}},
         {"secrets": {"CANARY": SECRET, "X": f"{SECRET}\0"}},
+        {"secrets": {"CANARY": f"{SECRET}\ud800"}},
         {"env": {"CANARY": SECRET}},
     ],
     ids=lambda wrong: next(iter(wrong)),
@@ -319,7 +320,7 @@ async def test_a_refused_argument(surfaces: Surfaces, call: Callable[[BaseSandbo
 async def test_a_refused_create(surfaces: Surfaces, wrong: dict[str, object]) -> None:
     arguments = {"secrets": {"CANARY": SECRET}, **wrong}
     await attempt(surfaces, lambda: ParrotBackend().create(**arguments), end="yes", far=Far())  # type: ignore[arg-type]
-    assert surfaces.raised
+    assert [type(error) for error in surfaces.raised] == [ConfigurationError]
     surfaces.assert_silent()
 
 

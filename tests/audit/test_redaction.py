@@ -160,6 +160,13 @@ def test_a_value_that_is_no_utf8() -> None:
         assert "hunter22" not in redactor.text(text)
 
 
+def test_a_value_that_no_sandbox_can_hold() -> None:
+    """It is refused, and what refuses it must neither fail nor show it."""
+    secret = "hunter22-\ud800"
+    redactor = Redactor([secret])
+    assert redactor.text(f"{secret}, {secret!r}") == "***, '***'"
+
+
 # Environments
 
 
