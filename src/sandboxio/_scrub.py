@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import cast
 
@@ -90,17 +91,23 @@ def _links(error: BaseException) -> Iterator[tuple[str, BaseException]]:
 def _clean(error: BaseException, redactor: Redactor) -> bool:
     """Redact what can be changed of ``error``; False if its text still tells a secret."""
     if notes := getattr(error, "__notes__", None):
-        error.__notes__ = [redactor.text(str(note)) for note in notes]
+        _set(error, "__notes__", [redactor.text(str(note)) for note in notes])
     if not isinstance(error, Exception):
         return True
     if (args := _value(error.args, redactor)) is not error.args:
-        error.args = cast("tuple[object, ...]", args)
+        _set(error, "args", args)
     fields = {name for kind, names in _FIELDS.items() if isinstance(error, kind) for name in names}
     for name in (*vars(error), *fields):
         value = getattr(error, name, None)
         if name != "__notes__" and (cleaned := _value(value, redactor)) is not value:
-            setattr(error, name, cleaned)
+            _set(error, name, cleaned)
     return not redactor.finds(_shown(error))
+
+
+def _set(error: BaseException, name: str, value: object) -> None:
+    """Past a ``__setattr__`` of its own: a frozen dataclass refuses. What cannot be set shows in its text."""
+    with suppress(AttributeError, TypeError):
+        object.__setattr__(error, name, value)
 
 
 def _value(value: object, redactor: Redactor, depth: int = 0) -> object:
@@ -143,5 +150,5 @@ def _stand_in(error: BaseException, redactor: Redactor) -> _Redacted:
 
 def _replace(error: BaseException, link: str, other: BaseException) -> None:
     suppressed = error.__suppress_context__  # which setting __cause__ would change
-    setattr(error, link, other)
-    error.__suppress_context__ = suppressed
+    _set(error, link, other)
+    _set(error, "__suppress_context__", suppressed)

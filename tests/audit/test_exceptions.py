@@ -7,6 +7,7 @@ import json
 import pickle
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 
@@ -142,6 +143,23 @@ class Stubborn(Exception):
 
     def __str__(self) -> str:
         return f"refused: {self._url}"
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    """Refuses every assignment, as ``attrs`` and frozen dataclasses do."""
+
+    url: str
+
+
+def test_a_frozen_exception_is_redacted_too() -> None:
+    frozen = Frozen(SECRET)
+    BaseException.__setattr__(frozen, "__context__", Stubborn(SECRET))
+    error = chained(ConnectError(f"No {SECRET}."), frozen)
+    scrub(error, REDACTOR)
+    assert not found_in(everything_shown(error), SECRET)
+    assert error.__cause__ is frozen
+    assert frozen.url == "***"
 
 
 class Broken(Exception):
