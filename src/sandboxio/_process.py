@@ -321,10 +321,18 @@ class BaseProcess:
     async def _finish(self, record: OperationRecord, error: BaseException | None) -> None:
         try:
             if self._execution.exit is None or self._killed:
-                with record.inside():
+                with record.inside(), guarded(record.subject.redactor):
                     await self._put_down()
-        finally:
-            self._execution.close()
+        except BaseException as failure:  # a second Task.cancel, a warning that is an error; raised again
+            if record.error is None:
+                record.failed(failure)
+            await self._conclude(record, failure)
+            raise
+        await self._conclude(record, error)
+
+    async def _conclude(self, record: OperationRecord, error: BaseException | None) -> None:
+        """Let go of the run and hand its record on, whatever became of it."""
+        self._execution.close()
         if isinstance(self._outcome, SandboxError):
             record.failed(self._outcome)
         elif error is not None and record.error is None:

@@ -455,6 +455,43 @@ async def test_task_cancel_during_emit_comes_out(sink: RecordingSink, policy: An
     assert names(sink) == ["exec"], "the other sinks get the event"
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.one_loop(reason="trio has no cancellation from outside of its scopes")
+@pytest.mark.parametrize("operation", ["exec", "stream"])
+async def test_task_cancel_during_the_kill_of_a_run_costs_no_record(
+    sink: RecordingSink, operation: str
+) -> None:
+    import asyncio
+
+    world = World(hangs=True, kill_takes=1)
+    made = await ScriptedBackend(world, audit=AuditConfig(sinks=(sink,))).create()
+
+    async def use() -> None:
+        if operation == "exec":
+            await made.run(["x"])
+        async with made.stream(["x"]) as process:
+            await process.wait()
+
+    task = asyncio.ensure_future(use())
+    for _ in range(2):
+        await asyncio.sleep(0.5)
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [(event.event, event.error) for event in sink.events[1:]] == [(operation, "cancelled")]
+
+
+async def test_a_warning_that_is_an_error_costs_no_record(sink: RecordingSink) -> None:
+    world = World(hangs=True, kill_error=ConnectError("no"), destroy_error=ConnectError("no"))
+    made = await ScriptedBackend(world, audit=AuditConfig(sinks=(sink,))).create()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", OrphanedSandboxWarning)
+        with pytest.raises(OrphanedSandboxWarning):
+            async with made.stream(["x"]):
+                pass
+    assert [(event.event, event.error) for event in sink.events[1:]] == [("stream", "OrphanedSandboxWarning")]
+
+
 # Cheap where nobody listens
 
 
