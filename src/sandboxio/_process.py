@@ -80,8 +80,8 @@ class Execution(ABC):
     async def kill(self) -> None:
         """Return when the command and all its descendants are dead, started or not. Idempotent.
 
-        Runs shielded and bounded; may run while another task is inside ``receive``, which then returns
-        None or raises.
+        Runs shielded and bounded, and again if ``asyncio.Task.cancel`` interrupts it; may run while
+        another task is inside ``receive``, which then returns None or raises.
         """
 
     def close(self) -> None:  # noqa: B027 - most adapters hold nothing
@@ -92,7 +92,7 @@ class Owner(Protocol):
     """What a run needs of its sandbox."""
 
     async def put_down(self, execution: Execution) -> None:
-        """Kill the run; if it cannot be killed in time, the whole sandbox. Never raises."""
+        """Kill the run; if it cannot be killed in time, the whole sandbox. Raises only a cancellation."""
         ...
 
     def describe_timeout(self, seconds: float) -> str: ...

@@ -132,7 +132,8 @@ class BaseSandbox(ABC):
     async def _destroy(self) -> None:
         """End the sandbox and return when it is gone; success if it was gone already.
 
-        Runs shielded and bounded. Raises ``ConnectError`` if the backend refuses.
+        Runs shielded and bounded, and once more if ``asyncio.Task.cancel`` interrupts it. Raises
+        ``ConnectError`` if the backend refuses.
         """
 
     def _grace(self) -> float:
@@ -310,20 +311,32 @@ class BaseSandbox(ABC):
         self._check_usable()
 
     async def put_down(self, execution: Execution) -> None:
-        """Kill a run; if it cannot be confirmed dead in time, end the whole sandbox. Never raises."""
+        """Kill a run; if it cannot be confirmed dead in time, end the whole sandbox.
+
+        Raises nothing but what ``asyncio.Task.cancel`` threw in meanwhile, once all is done.
+        """
+        put_off: list[BaseException] = []
+        why = await self._try_to_kill(execution, put_off)
+        if why is not None:
+            try:
+                await self._end(why)
+            except SandboxError as error:
+                self._warn_orphan(error.message)
+        if put_off:
+            raise put_off[0]
+
+    async def _try_to_kill(self, execution: Execution, put_off: list[BaseException]) -> str | None:
+        """None if the run is dead, or why the whole sandbox has to be ended."""
         try:
-            if await bounded(execution.kill, seconds=min(KILL_BOUND, self._grace())):
-                return
-            why = "a run could not be confirmed dead, so the whole sandbox was ended"
+            seconds = min(KILL_BOUND, self._grace())
+            if await bounded(execution.kill, seconds=seconds, put_off=put_off):
+                return None
         except SandboxGone as error:
             self.mark_gone(error.message)
-            return
+            return None
         except SandboxError as error:
-            why = f"a run could not be killed ({error.message}), so the whole sandbox was ended"
-        try:
-            await self._end(why)
-        except SandboxError as error:
-            self._warn_orphan(error.message)
+            return f"a run could not be killed ({error.message}), so the whole sandbox was ended"
+        return "a run could not be confirmed dead, so the whole sandbox was ended"
 
     def describe_timeout(self, seconds: float) -> str:
         """The sentence of an ``ExecutionTimeout``."""
@@ -405,14 +418,22 @@ class BaseSandbox(ABC):
 
     async def _end(self, why: str) -> None:
         """Destroy under the bounded shield, whatever is cancelled outside."""
+        put_off: list[BaseException] = []
         try:
-            finished = await bounded(self._destroy, seconds=self._grace())
+            finished = await bounded(self._destroy, seconds=self._grace(), put_off=put_off)
         except SandboxGone:
             finished = True
+        except SandboxError as error:
+            if not put_off:
+                raise
+            self._warn_orphan(error.message)
+            raise put_off[0] from error
         if finished:
             self.mark_gone(why)
         else:
             self._warn_orphan(f"it did not end within {teardown_grace():g} s")
+        if put_off:
+            raise put_off[0]
 
     def _warn_orphan(self, why: str) -> None:
         redact = self.redactor.text

@@ -33,6 +33,7 @@ from sandboxio.audit import AuditConfig, AuditEvent, AuditPolicy, NoopSink, reda
 from sandboxio.sync import SyncSandbox
 from sandboxio.testing import RecordingSink
 from tests.core.scripted import ScriptedBackend, World
+from tests.harness.clocks import backend_for
 
 from .operations import OPERATIONS, Operation
 from .parrot import Far, ParrotBackend
@@ -455,7 +456,7 @@ async def test_task_cancel_during_emit_comes_out(sink: RecordingSink, policy: An
     assert names(sink) == ["exec"], "the other sinks get the event"
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("anyio_backend", [backend_for("asyncio", jumping=True)], ids=["asyncio"])
 @pytest.mark.one_loop(reason="trio has no cancellation from outside of its scopes")
 @pytest.mark.parametrize("operation", ["exec", "stream"])
 async def test_task_cancel_during_the_kill_of_a_run_costs_no_record(

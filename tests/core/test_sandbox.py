@@ -28,6 +28,7 @@ from sandboxio import (
     adapter as adapter_module,
 )
 from sandboxio.adapter import Exit
+from tests.harness.clocks import backend_for
 
 from .scripted import EVERYTHING, ScriptedBackend, ScriptedSandbox, World
 
@@ -116,6 +117,66 @@ async def test_an_error_about_the_partial_output_shows_no_secret(
     with pytest.raises(ExecutionError, match=r"token is \*\*\*") as told:
         partial.raise_for_status()
     assert "hunter22" not in str(told.value)
+
+
+@pytest.mark.parametrize("anyio_backend", [backend_for("asyncio", jumping=True)], ids=["asyncio"])
+@pytest.mark.one_loop(reason="trio has no cancellation from outside of its scopes")
+async def test_task_cancel_during_a_teardown_leaves_nothing(
+    backend: ScriptedBackend, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No scope shields from it, and ``asyncio.timeout`` and ``asyncio.wait_for`` use it."""
+    import asyncio
+
+    sandbox = await backend.create()
+    destroy = sandbox._destroy
+
+    async def slowly() -> None:
+        await asyncio.sleep(2)
+        await destroy()
+
+    monkeypatch.setattr(sandbox, "_destroy", slowly)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1), sandbox:
+            await sandbox.run(["x"])
+    assert world.sandboxes == set()
+    with pytest.raises(SandboxGone, match="it was killed"):
+        await sandbox.run(["x"])
+
+
+@pytest.mark.parametrize("anyio_backend", [backend_for("asyncio", jumping=True)], ids=["asyncio"])
+@pytest.mark.one_loop(reason="trio has no cancellation from outside of its scopes")
+async def test_task_cancel_during_the_kill_of_a_run_leaves_no_process(
+    backend: ScriptedBackend, world: World
+) -> None:
+    import asyncio
+
+    world.hangs, world.kill_takes = True, 1
+    async with await backend.create() as sandbox:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await sandbox.run(["x"], timeout=0.5)
+        assert world.processes == set()
+        assert world.sandboxes
+
+
+@pytest.mark.parametrize("anyio_backend", [backend_for("asyncio", jumping=True)], ids=["asyncio"])
+@pytest.mark.one_loop(reason="trio has no cancellation from outside of its scopes")
+@pytest.mark.parametrize("why", ["it hangs", "it is refused"])
+async def test_task_cancel_during_a_teardown_that_fails_warns_and_comes_out(
+    why: str, backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import asyncio
+
+    sandbox = await backend.create()
+
+    async def fails() -> None:
+        await asyncio.sleep(2 if why == "it is refused" else 100)
+        raise ConnectError("The engine refused.")
+
+    monkeypatch.setattr(sandbox, "_destroy", fails)
+    with pytest.warns(OrphanedSandboxWarning), pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await sandbox.kill()
 
 
 async def test_no_timeout_means_the_sandbox_s(backend: ScriptedBackend, world: World) -> None:
@@ -523,7 +584,7 @@ async def test_a_life_cancelled_at_any_gate_leaves_nothing() -> None:
 async def test_without_the_shield_the_sweep_finds_leaks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sweep is only worth something if it fails when the protection is taken away."""
 
-    async def unshielded(work: Callable[[], Awaitable[None]], *, seconds: float | None = None) -> bool:
+    async def unshielded(work: Callable[[], Awaitable[None]], **_: object) -> bool:
         await work()
         return True
 

@@ -8,6 +8,7 @@ import pytest
 
 from sandboxio import ConfigurationError, OrphanedSandboxWarning
 from sandboxio._teardown import bounded, teardown_grace, warn_orphan
+from tests.harness.clocks import backend_for
 
 pytestmark = pytest.mark.virtual_time
 
@@ -52,6 +53,65 @@ async def test_a_second_cancellation_changes_nothing() -> None:
         group.cancel_scope.cancel()
         group.cancel_scope.cancel()
     assert results == [True]
+
+
+@pytest.mark.parametrize("anyio_backend", [backend_for("asyncio", jumping=True)], ids=["asyncio"])
+@pytest.mark.one_loop(reason="trio has no cancellation from outside of its scopes")
+@pytest.mark.parametrize("cancels", [1, 3])
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+async def test_work_that_task_cancel_interrupts_is_done_again(cancels: int, when: str) -> None:
+    import asyncio
+
+    done: list[str] = []
+    put_off: list[BaseException] = []
+
+    async def work() -> None:
+        await asyncio.sleep(2)
+        done.append("work")
+
+    async def teardown() -> bool:
+        if when == "before":
+            task.cancel()
+        return await bounded(work, put_off=put_off)
+
+    task = asyncio.ensure_future(teardown())
+    for _ in range(cancels if when == "meanwhile" else cancels - 1):
+        await asyncio.sleep(0.5)
+        task.cancel()
+    assert await task
+    assert done == ["work"]
+    assert [type(each) for each in put_off] == [asyncio.CancelledError] * cancels
+
+
+@pytest.mark.parametrize("anyio_backend", [backend_for("asyncio", jumping=True)], ids=["asyncio"])
+@pytest.mark.one_loop(reason="trio has no cancellation from outside of its scopes")
+@pytest.mark.parametrize("cancels", [0, 2])
+async def test_the_bound_holds_whoever_interrupts(cancels: int) -> None:
+    import asyncio
+
+    put_off: list[BaseException] = []
+    start = anyio.current_time()
+    task = asyncio.ensure_future(bounded(anyio.sleep_forever, seconds=3, put_off=put_off))
+    for _ in range(cancels):
+        await asyncio.sleep(1)
+        task.cancel()
+    assert not await task
+    assert anyio.current_time() - start == pytest.approx(3)
+    assert bool(put_off) == bool(cancels)
+
+
+@pytest.mark.parametrize("anyio_backend", [backend_for("asyncio", jumping=True)], ids=["asyncio"])
+@pytest.mark.one_loop(reason="trio has no cancellation from outside of its scopes")
+async def test_work_that_always_ends_cancelled_is_not_tried_for_ever() -> None:
+    import asyncio
+
+    tries: list[BaseException] = []
+
+    async def work() -> None:
+        raise asyncio.CancelledError
+
+    assert not await bounded(work, put_off=tries)
+    assert len(tries) == 2
 
 
 async def test_errors_of_the_work_reach_the_caller() -> None:

@@ -107,7 +107,7 @@ async def test_the_sweep_finds_what_an_unshielded_kill_leaves(
     async with world(way, tmp_path) as (sandbox, inside):
         alive = 0
 
-        async def unshielded(work: Callable[[], Awaitable[None]], *, seconds: float | None = None) -> bool:
+        async def unshielded(work: Callable[[], Awaitable[None]], **_: object) -> bool:
             await work()
             return True
 
