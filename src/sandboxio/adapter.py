@@ -503,6 +503,7 @@ class BaseBackend(ABC):
         redactor = request.redactor.also(self._recorder.credentials())
         with guarded(redactor):
             self._recorder.check()
+            teardown_grace()  # what it refuses now could not be ended later
             self._check_policy(request)
             self._check(request)
         subject = Subject("", self.isolation, request.metadata, redactor)
@@ -525,6 +526,7 @@ class BaseBackend(ABC):
         """A handle on a sandbox that already runs. Raises ``ConnectError`` if there is none."""
         if not isinstance(sandbox_id, str) or not sandbox_id.strip() or "\0" in sandbox_id:
             raise ConnectError(f"{sandbox_id!r} is not a sandbox id.")
+        teardown_grace()  # as for create()
         subject = Subject(sandbox_id, self.isolation, redactor=Redactor(self._recorder.credentials()))
         sandbox: BaseSandbox | None = None
         try:

@@ -471,6 +471,18 @@ async def test_a_sandbox_that_vanished_is_gone_with_the_output_until_then(
             await sandbox.run(["x"])
 
 
+async def test_a_teardown_grace_that_is_none_is_refused_before_there_is_a_sandbox(
+    backend: ScriptedBackend, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With it neither a run nor the sandbox could be ended."""
+    world.sandboxes.add("s-1")
+    monkeypatch.setenv("SBX_TEARDOWN_GRACE", "5s")
+    for make in (backend.create, lambda: backend.connect("s-1")):
+        with pytest.raises(ConfigurationError, match="SBX_TEARDOWN_GRACE must be a positive number"):
+            await make()
+    assert world.gates == 0
+
+
 async def test_a_fork_of_the_process_may_not_use_or_end_the_sandbox(
     backend: ScriptedBackend, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
