@@ -158,7 +158,7 @@ class BaseFileSystem:
             check_path(path, what)
 
 
-def _content(path: str, data: bytes | str) -> bytes | bytearray | memoryview:
+def _content(path: str, data: bytes | str) -> bytes | bytearray:
     """What to write; text as UTF-8."""
     if isinstance(data, str):
         try:
@@ -168,7 +168,9 @@ def _content(path: str, data: bytes | str) -> bytes | bytearray | memoryview:
                 f"The text for {path!r} holds a lone surrogate at character {error.start}.",
                 hint="Pass bytes for content that is not UTF-8 text.",
             ) from error
-    if not isinstance(data, (bytes, bytearray, memoryview)):
+    if isinstance(data, memoryview):
+        return data.tobytes()  # its length counts items, not bytes
+    if not isinstance(data, (bytes, bytearray)):
         raise ConfigurationError(f"files.write() takes bytes or str, got {type(data).__name__}.")
     return data
 

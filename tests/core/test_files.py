@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from array import array
 from pathlib import Path
 
 import anyio
@@ -25,6 +26,14 @@ async def test_text_and_bytes_round_trip(sandbox: ScriptedSandbox) -> None:
         assert await sandbox.files.read("f") == data
     await sandbox.files.write("t", "é漢🙂")
     assert await sandbox.files.read("t") == "é漢🙂".encode()
+
+
+@pytest.mark.parametrize(
+    "view", [memoryview(array("i", [1, 2, 3])), memoryview(b"abcdef")[::2]], ids=["of integers", "with gaps"]
+)
+async def test_a_view_is_written_whole(view: memoryview, sandbox: ScriptedSandbox) -> None:
+    await sandbox.files.write("f", view)  # type: ignore[arg-type]
+    assert await sandbox.files.read("f") == view.tobytes()
 
 
 async def test_text_that_is_no_unicode_is_refused(sandbox: ScriptedSandbox) -> None:
