@@ -223,7 +223,7 @@ def _writer_to(file: BinaryIO, target: Path) -> Callable[[bytes], None]:
 def _replace(temporary: Path, target: Path) -> None:
     """Put the finished file in place, with the permissions that ``open()`` would have given it."""
     try:
-        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~_umask()
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else _mode_beside(temporary)
         temporary.chmod(mode)
         temporary.replace(target)
     except OSError as error:
@@ -233,7 +233,15 @@ def _replace(temporary: Path, target: Path) -> None:
         ) from error
 
 
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
+def _mode_beside(temporary: Path) -> int:
+    """Permission bits of a new file in this folder.
+
+    The kernel tells them by making one. ``os.umask`` tells its mask only by changing it, for all threads:
+    two that ask at once can leave the process with the wrong one for ever.
+    """
+    probe = temporary.with_suffix(".mode")
+    os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    try:
+        return stat.S_IMODE(probe.stat().st_mode)
+    finally:
+        probe.unlink()

@@ -91,6 +91,16 @@ async def test_a_failed_or_cancelled_download_leaves_the_old_file(
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 
 
+async def test_a_download_leaves_the_umask_of_the_process_alone(
+    sandbox: ScriptedSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads that set it for a moment, as two blocking sandboxes would, can leave it wrong for ever."""
+    sandbox.world.files["f"] = b"new"
+    monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("the umask was changed"))
+    await sandbox.files.download("f", tmp_path / "fresh")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["fresh"]
+
+
 @pytest.mark.parametrize("kind", ["folder", "missing folder", "NUL"])
 async def test_a_host_target_that_cannot_be_is_named(
     kind: str, sandbox: ScriptedSandbox, tmp_path: Path
