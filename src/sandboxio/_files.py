@@ -198,6 +198,8 @@ def _temporary_beside(target: Path) -> tuple[int, Path]:
     try:
         if target.is_dir():
             raise IsADirectoryError(f"{str(target)!r} is a folder")
+        if target.exists() and not target.is_file():  # renaming would put a file in place of /dev/null
+            raise OSError(f"{str(target)!r} is not a regular file")
         handle, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", suffix=".part", dir=target.parent)
     except (OSError, ValueError) as error:
         raise FileSystemError(

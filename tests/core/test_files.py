@@ -101,6 +101,21 @@ async def test_a_download_leaves_the_umask_of_the_process_alone(
     assert [entry.name for entry in tmp_path.iterdir()] == ["fresh"]
 
 
+async def test_a_download_does_not_put_a_file_in_place_of_a_device(
+    sandbox: ScriptedSandbox, tmp_path: Path
+) -> None:
+    """Root may rename a file onto /dev/null; a FIFO stands for it here."""
+    sandbox.world.files["f"] = b"new"
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    (tmp_path / "link").symlink_to(fifo)
+    for target in (fifo, tmp_path / "link"):
+        with pytest.raises(FileSystemError, match="is not a regular file"):
+            await sandbox.files.download("f", target)
+    assert fifo.is_fifo()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["fifo", "link"]
+
+
 @pytest.mark.parametrize("kind", ["folder", "missing folder", "NUL"])
 async def test_a_host_target_that_cannot_be_is_named(
     kind: str, sandbox: ScriptedSandbox, tmp_path: Path
