@@ -124,7 +124,7 @@ class BaseFileSystem:
         async with self._owner.file_operation("file_download", remote) as record:
             handle, temporary = _temporary_beside(target)
             try:
-                with os.fdopen(handle, "wb") as file:
+                with os.fdopen(handle, "wb", buffering=0) as file:  # closing has nothing left to fail at
                     await self._transfer.read_file(remote, _writer_to(file, target))
                     record.bytes_out = file.tell()
                 _replace(temporary, target)
@@ -209,10 +209,12 @@ def _temporary_beside(target: Path) -> tuple[int, Path]:
     return handle, Path(name)
 
 
-def _writer_to(file: BinaryIO, target: Path) -> Callable[[bytes], None]:
+def _writer_to(file: io.FileIO, target: Path) -> Callable[[bytes], None]:
     def write(piece: bytes) -> None:
+        left = memoryview(piece)
         try:
-            file.write(piece)
+            while left:
+                left = left[file.write(left) :]
         except OSError as error:
             raise FileSystemError(
                 f"Cannot write the local file {str(target)!r}: {error}.",

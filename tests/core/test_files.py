@@ -116,6 +116,17 @@ async def test_a_download_does_not_put_a_file_in_place_of_a_device(
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["fifo", "link"]
 
 
+@pytest.mark.parametrize("size", [1, 1000, 1 << 20])
+async def test_a_full_disk_is_named_however_little_was_to_be_written(
+    size: int, sandbox: ScriptedSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox.world.files["f"] = b"x" * size
+    full = os.open("/dev/full", os.O_WRONLY)
+    monkeypatch.setattr(_files, "_temporary_beside", lambda target: (full, tmp_path / "x.part"))
+    with pytest.raises(FileSystemError, match="No space left"):
+        await sandbox.files.download("f", tmp_path / "x")
+
+
 @pytest.mark.parametrize("kind", ["folder", "missing folder", "NUL"])
 async def test_a_host_target_that_cannot_be_is_named(
     kind: str, sandbox: ScriptedSandbox, tmp_path: Path
