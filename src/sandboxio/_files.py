@@ -200,7 +200,7 @@ def _temporary_beside(target: Path) -> tuple[int, Path]:
             raise IsADirectoryError(f"{str(target)!r} is a folder")
         if target.exists() and not target.is_file():  # renaming would put a file in place of /dev/null
             raise OSError(f"{str(target)!r} is not a regular file")
-        handle, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", suffix=".part", dir=target.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{target.name[:50]}.", suffix=".part", dir=target.parent)
     except (OSError, ValueError) as error:
         raise FileSystemError(
             f"Cannot write the local file {str(target)!r}: {error}.",

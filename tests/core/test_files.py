@@ -127,6 +127,17 @@ async def test_a_full_disk_is_named_however_little_was_to_be_written(
         await sandbox.files.download("f", tmp_path / "x")
 
 
+@pytest.mark.parametrize("letter", ["x", "é", "漢", "🙂"])
+async def test_a_local_name_may_be_as_long_as_names_can_be(
+    letter: str, sandbox: ScriptedSandbox, tmp_path: Path
+) -> None:
+    """255 bytes, however many characters those are."""
+    sandbox.world.files["f"] = b"new"
+    target = tmp_path / (letter * (255 // len(letter.encode())))
+    await sandbox.files.download("f", target)
+    assert target.read_bytes() == b"new"
+
+
 @pytest.mark.parametrize("kind", ["folder", "missing folder", "NUL"])
 async def test_a_host_target_that_cannot_be_is_named(
     kind: str, sandbox: ScriptedSandbox, tmp_path: Path
