@@ -20,6 +20,7 @@ import importlib
 import os
 import sys
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable
@@ -49,8 +50,10 @@ class _Gate:
     """Opened once, by one thread, for one other that waits.
 
     Not a ``threading.Event``: that is Python code around a lock, and an interrupt between two of its lines
-    can leave the lock taken for ever, or released twice (Lib/threading.py, ``Condition``). Here a wait is
-    calls of C, each of which an interrupt ends without a trace.
+    can leave the lock taken for ever, or released twice (Lib/threading.py, ``Condition``). Nor is it
+    ``Thread.join``: interrupted, that makes Python 3.11 and 3.12 take the thread for ended
+    (``_wait_for_tstate_lock``), and nobody waits for its teardown any more. Here a wait is calls of C, each
+    of which an interrupt ends without a trace.
     """
 
     def __init__(self) -> None:
@@ -64,9 +67,12 @@ class _Gate:
             self.is_open = True
             self._lock.release()
 
-    def wait(self) -> None:
-        while not self.is_open and not self._lock.acquire(timeout=_patience()):
-            pass
+    def wait(self, bound: float | None = None) -> None:
+        """Until it is open, or ``bound`` seconds are over."""
+        until = None if bound is None else time.monotonic() + bound
+        while not self.is_open and not self._lock.acquire(timeout=_patience() if until is None else _LOOK_UP):
+            if until is not None and time.monotonic() >= until:
+                return
 
 
 def _patience() -> float:
@@ -137,6 +143,7 @@ class _Loop:
         self.pid = os.getpid()
         self.thread = threading.Thread(target=self._run, name="sandboxio-sync", daemon=True)
         self.ready = _Gate()
+        self.ended = _Gate()
         self.failure: BaseException | None = None
         self.at_end: Callable[[], Awaitable[None]] | None = None
         self._released = False
@@ -210,6 +217,7 @@ class _Loop:
                 call.end()
             _loops.discard(self)
             self.ready.open()
+            self.ended.open()
 
     async def _main(self) -> None:
         stop = asyncio.Event()
@@ -310,9 +318,9 @@ class Portal:
         self.release()
         thread = self._loop.thread
         if thread.ident is not None and thread is not threading.current_thread():
-            patience = _patience()
-            while thread.is_alive():
-                thread.join(patience if patience > 0 else None)
+            if threading.current_thread() is threading.main_thread():
+                self._loop.ended.wait()
+            thread.join()
 
 
 def _gone() -> SandboxGone:
@@ -367,4 +375,6 @@ def _end_loops() -> None:
     for loop in mine:
         loop.release()
     for loop in mine:
-        loop.thread.join(_EXIT_BOUND)
+        loop.ended.wait(_EXIT_BOUND)
+        if loop.ended.is_open:
+            loop.thread.join()

@@ -70,17 +70,15 @@ def test_an_interrupted_call_is_cancelled_and_waited_for(
     assert log == ["begun", "cleaned up"] or log == []  # noqa: PLR1714 - it may not have begun at all
 
 
-@pytest.mark.parametrize("waiting", [_portal._Gate.wait, threading.Thread.join])
-def test_an_interrupt_that_another_thread_received_ends_the_wait_too(
-    portal: Portal, waiting: Callable[..., None]
-) -> None:
+@pytest.mark.parametrize("waiting", ["for a call", "for the end", "at exit"])
+def test_an_interrupt_that_another_thread_received_ends_the_wait_too(portal: Portal, waiting: str) -> None:
     """The kernel lets any thread take what was sent to the process; Python handles it in the main one."""
     main = threading.main_thread().ident
     assert main is not None
 
     async def take_it() -> None:
         with anyio.fail_after(10):
-            while not any(frame.f_code is waiting.__code__ for frame in frames(main)):
+            while not any(frame.f_code is _portal._Gate.wait.__code__ for frame in frames(main)):
                 await anyio.sleep(0.01)
         await anyio.sleep(0.05)  # from that line into the lock
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
@@ -90,12 +88,35 @@ def test_an_interrupt_that_another_thread_received_ends_the_wait_too(
 
     raised = threading.Event()
     began = time.monotonic()
-    if waiting is threading.Thread.join:
+    if waiting != "for a call":
         portal.at_end(take_it)
+    wait: dict[str, Callable[[], None]] = {
+        "for a call": lambda: portal.call(take_it),
+        "for the end": portal.close,
+        "at exit": _portal._end_loops,
+    }
     with pytest.raises(KeyboardInterrupt):
-        portal.close() if waiting is threading.Thread.join else portal.call(take_it)
+        wait[waiting]()
     raised.set()
     assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("again", ["close", "exit"])
+def test_after_an_interrupted_close_the_teardown_is_still_waited_for(portal: Portal, again: str) -> None:
+    ended: list[str] = []
+
+    async def teardown() -> None:
+        await anyio.sleep(0.1)  # close() waits by then
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        await anyio.sleep(0.5)
+        ended.append("teardown")
+
+    portal.at_end(teardown)
+    with pytest.raises(KeyboardInterrupt):
+        portal.close()
+    assert ended == []
+    portal.close() if again == "close" else _portal._end_loops()
+    assert ended == ["teardown"]
 
 
 def frames(thread: int) -> Iterator[FrameType]:
@@ -150,7 +171,7 @@ def test_an_interrupt_while_handing_over(
 
 def test_an_interrupt_while_the_thread_starts_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupted(_portal._Gate):
-        def wait(self) -> None:
+        def wait(self, bound: float | None = None) -> None:
             raise KeyboardInterrupt
 
     real = _portal._Loop.__init__
