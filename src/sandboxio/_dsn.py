@@ -82,5 +82,5 @@ def _timeout(text: str) -> float:
 
 
 def _without_values(dsn: str) -> str:
-    """The text up to its parameters and without a user part, fit for a message."""
-    return re.sub(r"//[^/@]*@", "//***@", dsn.partition("?")[0])[:200]
+    """The text up to its parameters or fragment and without a user part, fit for a message."""
+    return re.sub(r"//[^/@]*@", "//***@", re.split("[?#]", dsn, maxsplit=1)[0])[:200]

@@ -60,6 +60,7 @@ def test_each_mistake_has_its_own_sentence(dsn: str, message: str) -> None:
         "docker://x?password=s3cr3t-value&timeout=3",
         "docker://user:s3cr3t-value@registry.example/x",
         "docker//user:s3cr3t-value@registry.example/x",
+        "docker://x#token=s3cr3t-value",
     ],
 )
 def test_a_credential_is_refused_and_not_repeated(dsn: str) -> None:
