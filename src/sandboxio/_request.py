@@ -6,7 +6,7 @@ never appear in a message; their names may.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -91,7 +91,7 @@ def check_timeout(value: float, what: str = "timeout") -> float:
         raise ConfigurationError(
             f"{what} must be a number of seconds, got {value!r}.", hint="Write timeout=300."
         )
-    if not math.isfinite(value) or value <= 0:
+    if not 0 < value <= sys.float_info.max:
         raise ConfigurationError(
             f"{what} must be positive and finite, got {value!r}: every sandbox and every call is bounded.",
             hint="Give the longest time that the work may take, in seconds.",

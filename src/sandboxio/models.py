@@ -6,7 +6,7 @@ itself) raises :class:`ConfigurationError` in its constructor, long before anyth
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -120,7 +120,7 @@ class Resources:
                 raise ConfigurationError(
                     f"Resources.{name} must be a number{' of MiB' if name != 'cpu' else ''}, got {value!r}."
                 )
-            if not math.isfinite(value) or value <= 0:
+            if not 0 < value <= sys.float_info.max:
                 raise ConfigurationError(f"Resources.{name} must be positive and finite, got {value!r}.")
 
 

@@ -49,7 +49,9 @@ def test_policies_compare_by_value() -> None:
         NetworkPolicy().egress = "allow"  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("value", [0, -1, 0.0, math.nan, math.inf, "2", True])
+@pytest.mark.parametrize(
+    "value", [0, -1, 0.0, math.nan, math.inf, pytest.param(10**400, id="huge"), "2", True]
+)
 def test_a_cap_is_positive_finite_and_a_number(value: object) -> None:
     """Case 76: a CPU or memory cap that cannot be right is refused before anything is started."""
     with pytest.raises(ConfigurationError, match=r"Resources\.cpu"):

@@ -33,7 +33,10 @@ def request(**changes: Any) -> SandboxRequest:
     return check_request(**{**usual, **changes})
 
 
-@pytest.mark.parametrize("value", [None, 0, -1, 0.0, math.nan, math.inf, -math.inf, "5", True, [1]])
+@pytest.mark.parametrize(
+    "value",
+    [None, 0, -1, 0.0, math.nan, math.inf, -math.inf, pytest.param(10**400, id="huge"), "5", True, [1]],
+)
 def test_a_timeout_is_a_positive_finite_number(value: object) -> None:
     with pytest.raises(ConfigurationError, match="timeout"):
         check_timeout(value)  # type: ignore[arg-type]
