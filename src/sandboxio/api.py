@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import TypeVar
 
 from . import registry
@@ -61,12 +62,10 @@ async def create(
         template=_merged("template", template, config.template, None),
         resources=_merged("resources", resources, config.resources, Resources()),
         network=_merged("network", network, config.network, NetworkPolicy()),
-        env=_merged("env", env, None if config.env is None else dict(config.env), None),
-        secrets=_merged("secrets", secrets, None if config.secrets is None else dict(config.secrets), None),
+        env=_merged("env", env, _copy(config.env), None),
+        secrets=_merged("secrets", secrets, _copy(config.secrets), None),
         timeout=_merged("timeout", timeout, config.timeout, DEFAULT_TIMEOUT),
-        metadata=_merged(
-            "metadata", metadata, None if config.metadata is None else dict(config.metadata), None
-        ),
+        metadata=_merged("metadata", metadata, _copy(config.metadata), None),
     )
 
 
@@ -144,12 +143,17 @@ def _check_isolation(backend: Backend, required: IsolationTier | None) -> None:
         )
 
 
+def _copy(configured: Mapping[str, str] | None) -> dict[str, str] | None:
+    """What the backend may keep; it refuses what is no mapping, and names it."""
+    return dict(configured) if isinstance(configured, Mapping) else configured
+
+
 def _merged(name: str, argument: T, configured: T, default: T) -> T:
     """The one value that was given; two different ones would make the policy ambiguous."""
     if argument == default:
         return configured
     if configured not in (default, argument):
-        shown = "" if name in ("env", "secrets") else f": {argument!r} and {configured!r}"
+        shown = "" if name in ("env", "secrets", "metadata") else f": {argument!r} and {configured!r}"
         raise ConfigurationError(
             f"create() was given {name} twice, as an argument and in its target{shown}.",
             hint=f"Give {name} once.",

@@ -83,11 +83,18 @@ async def test_two_different_values_for_one_thing_are_refused(
     assert world.gates == 0
 
 
-async def test_a_secret_given_twice_is_not_shown(world: World) -> None:
-    config = BackendConfig(backend="mine", secrets={"A": "first-value"})
+@pytest.mark.parametrize("name", ["env", "secrets", "metadata"])
+async def test_a_value_given_twice_is_not_shown(name: str, world: World) -> None:
+    config = BackendConfig(backend="mine", **{name: {"A": "first-value"}})  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError) as caught:
-        await sandboxio.create(config, secrets={"A": "other-value"})
+        await sandboxio.create(config, **{name: {"A": "other-value"}})  # type: ignore[arg-type]
     assert "value" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["env", "secrets", "metadata"])
+async def test_what_is_no_mapping_in_a_config_is_named(name: str, world: World) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} must be a mapping"):
+        await sandboxio.create(BackendConfig(backend="mine", **{name: ["A=value"]}))  # type: ignore[arg-type]
 
 
 async def test_the_same_value_twice_is_fine(world: World) -> None:
