@@ -313,6 +313,24 @@ async def test_a_kill_that_hangs_is_given_up_soon() -> None:
     assert not await fake.kill_managed(sandbox.id)
 
 
+@pytest.mark.parametrize("name", ["env", "secrets", "metadata"])
+async def test_what_is_no_mapping_is_refused_as_by_a_real_backend(name: str) -> None:
+    fake = FakeBackend()
+    for wrong in ("A=1", 5, [("A", "1")]):
+        with pytest.raises(ConfigurationError, match=f"{name} must be a mapping"):
+            await fake.create(**{name: wrong})  # type: ignore[arg-type]
+    assert len(fake.calls) == 3
+
+
+async def test_a_call_keeps_the_environment_as_it_was() -> None:
+    fake = FakeBackend()
+    env = {"A": "1"}
+    await fake.sandbox.run(["true"], env=env)
+    async with fake.sandbox.stream(["true"], env=env):
+        env["A"] = "2"
+    assert [dict(call.env) for call in fake.calls[1:]] == [{"A": "1"}, {"A": "1"}]
+
+
 async def test_the_provider_may_reclaim_a_sandbox() -> None:
     fake = FakeBackend()
     sandbox = fake.sandbox

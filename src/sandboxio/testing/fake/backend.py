@@ -35,7 +35,7 @@ from sandboxio.testing.recording import RecordingSink
 
 from .clock import VirtualClock
 from .machine import Machine
-from .sandbox import Call, FakeSandbox
+from .sandbox import Call, FakeSandbox, copied
 from .script import Kind, Rule, Script
 from .simulation import Simulation
 
@@ -266,9 +266,9 @@ class FakeBackend(BaseBackend):
             template=template,
             resources=resources,
             network=network,
-            env=dict(env or {}),
-            secrets=dict(secrets or {}),
-            metadata=dict(metadata or {}),
+            env=copied(env),
+            secrets=copied(secrets),
+            metadata=copied(metadata),
             config=self._config,
         )
         self.calls.append(call)

@@ -86,7 +86,7 @@ class FakeSandbox(BaseSandbox):
     async def run(
         self, cmd: str | list[str], *, timeout: float | None = None, env: dict[str, str] | None = None
     ) -> ExecResult:
-        self._note("run", command=_command(cmd), timeout=timeout, env=env or {})
+        self._note("run", command=_command(cmd), timeout=timeout, env=copied(env))
         return await super().run(cmd, timeout=timeout, env=env)
 
     async def run_code(
@@ -103,7 +103,7 @@ class FakeSandbox(BaseSandbox):
     def stream(
         self, cmd: str | list[str], *, timeout: float | None = None, env: dict[str, str] | None = None
     ) -> BaseProcess:
-        self._note("stream", command=_command(cmd), timeout=timeout, env=env or {})
+        self._note("stream", command=_command(cmd), timeout=timeout, env=copied(env))
         return super().stream(cmd, timeout=timeout, env=env)
 
     async def kill(self) -> None:
@@ -183,6 +183,11 @@ def _scripted(rule: Rule, run: Run) -> Program:
     if rule.returns is not None:
         run.results = rule.returns.results
     return rule.program()
+
+
+def copied(given: dict[str, str] | None) -> dict[str, str]:
+    """As it was at the call; what is no mapping is refused by whoever runs it."""
+    return dict(given) if isinstance(given, Mapping) else {}
 
 
 def _command(cmd: str | list[str]) -> str | tuple[str, ...]:
