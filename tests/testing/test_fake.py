@@ -387,6 +387,20 @@ async def test_a_typed_config_of_the_real_backend_is_taken_and_noted() -> None:
     assert (fake.calls[0].config, fake.calls[0].template, fake.calls[0].timeout) == (config, "dust", 20)
 
 
+async def test_a_simulation_holds_for_sandboxes_of_a_typed_config_too() -> None:
+    fake = FakeBackend()
+    registry.register("moon", lambda: fake)
+    try:
+        sandbox = await sandboxio.create(MoonConfig())
+        fake.simulate(kill_fails=RuntimeError("not now"))
+        with pytest.raises(ConnectError):
+            await sandbox.kill()
+        fake.simulate()
+        await sandbox.kill()
+    finally:
+        registry.unregister("moon")
+
+
 async def test_fakes_share_nothing() -> None:
     one, two = FakeBackend(), FakeBackend()
     one.on_run("x", ExecResult(0, "one\n", ""))

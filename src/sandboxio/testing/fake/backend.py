@@ -119,6 +119,7 @@ class FakeBackend(BaseBackend):
         self._machines: dict[str, Machine] = {}
         self._ids = itertools.count(1)
         self._config: BackendConfig | None = None
+        self._original = self
         self._own: FakeSandbox | None = None
         self._own_sync: SyncSandbox | None = None
 
@@ -287,7 +288,7 @@ class FakeBackend(BaseBackend):
         return sandbox
 
     async def _provision(self, request: SandboxRequest) -> FakeSandbox:
-        simulation = self._simulation.for_creation()
+        simulation = self._original._simulation.for_creation()  # noqa: SLF001 - a copy of itself
         await anyio.lowlevel.checkpoint()
         simulation.refuse_creation()
         if simulation.create_takes:
@@ -330,7 +331,7 @@ class FakeBackend(BaseBackend):
         machine = self._machines.get(sandbox_id)
         if machine is None or machine.ended is not None:
             return False
-        self._simulation.refuse_kill()
+        self._original._simulation.refuse_kill()  # noqa: SLF001 - a copy of itself
         machine.end("it was killed by its id")
         return True
 
@@ -361,7 +362,7 @@ class FakeBackend(BaseBackend):
             isolation=self.isolation,
             recorder=self._recorder,
             script=self._script,
-            simulation=lambda: self._simulation,
+            simulation=lambda: self._original._simulation,  # noqa: SLF001 - a copy of itself
             calls=self.calls,
             scale=self._scale,
             output_limit=self._output_limit,
