@@ -9,7 +9,7 @@ from typing import TypeVar
 from . import registry
 from ._dsn import parse
 from .errors import ConfigurationError, UnverifiedIsolationWarning
-from .models import DEFAULT_TIMEOUT, BackendConfig, IsolationTier, NetworkPolicy, Resources
+from .models import DEFAULT_NETWORK, DEFAULT_TIMEOUT, BackendConfig, IsolationTier, NetworkPolicy, Resources
 from .protocols import AsyncSandbox, Backend, ConfigurableBackend
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ async def create(
     *,
     template: str | None = None,
     resources: Resources = Resources(),
-    network: NetworkPolicy = NetworkPolicy(),
+    network: NetworkPolicy = DEFAULT_NETWORK,
     env: dict[str, str] | None = None,
     secrets: dict[str, str] | None = None,
     timeout: float = DEFAULT_TIMEOUT,
@@ -61,7 +61,7 @@ async def create(
     return await backend.create(
         template=_merged("template", template, config.template, None),
         resources=_merged("resources", resources, config.resources, Resources()),
-        network=_merged("network", network, config.network, NetworkPolicy()),
+        network=_merged_network(network, config.network),
         env=_merged("env", env, _copy(config.env), None),
         secrets=_merged("secrets", secrets, _copy(config.secrets), None),
         timeout=_merged("timeout", timeout, config.timeout, DEFAULT_TIMEOUT),
@@ -153,9 +153,25 @@ def _merged(name: str, argument: T, configured: T, default: T) -> T:
     if argument == default:
         return configured
     if configured not in (default, argument):
-        shown = "" if name in ("env", "secrets", "metadata") else f": {argument!r} and {configured!r}"
-        raise ConfigurationError(
-            f"create() was given {name} twice, as an argument and in its target{shown}.",
-            hint=f"Give {name} once.",
-        )
+        raise _given_twice(name, argument, configured)
     return argument
+
+
+def _merged_network(argument: NetworkPolicy, configured: NetworkPolicy) -> NetworkPolicy:
+    """The same for policies, where the default counts as given if somebody wrote it out.
+
+    Otherwise a deny of the caller would lose to an allow of the target, and the other way round.
+    """
+    if argument is DEFAULT_NETWORK:
+        return configured
+    if configured is not DEFAULT_NETWORK and configured != argument:
+        raise _given_twice("network", argument, configured)
+    return argument
+
+
+def _given_twice(name: str, argument: object, configured: object) -> ConfigurationError:
+    shown = "" if name in ("env", "secrets", "metadata") else f": {argument!r} and {configured!r}"
+    return ConfigurationError(
+        f"create() was given {name} twice, as an argument and in its target{shown}.",
+        hint=f"Give {name} once.",
+    )

@@ -159,6 +159,10 @@ class NetworkPolicy:
             )
 
 
+DEFAULT_NETWORK = NetworkPolicy()
+"""The default of ``create()`` and of configs; another object of the same value was given by somebody."""
+
+
 @dataclass(frozen=True)
 class RichOutput:
     """One display output of an interpreter: ``data`` is text, or base64 text for binary types.
@@ -354,7 +358,7 @@ class BackendConfig:
     backend: str
     template: str | None = None
     resources: Resources = Resources()
-    network: NetworkPolicy = NetworkPolicy()
+    network: NetworkPolicy = DEFAULT_NETWORK
     timeout: float = DEFAULT_TIMEOUT
     env: Mapping[str, str] | None = field(default=None, repr=False)
     secrets: Mapping[str, str] | None = field(default=None, repr=False)

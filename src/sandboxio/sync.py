@@ -23,6 +23,7 @@ from . import api
 from ._portal import Portal
 from .errors import SandboxGone
 from .models import (
+    DEFAULT_NETWORK,
     DEFAULT_TIMEOUT,
     BackendConfig,
     Capability,
@@ -41,7 +42,7 @@ def create_sync(
     *,
     template: str | None = None,
     resources: Resources = Resources(),
-    network: NetworkPolicy = NetworkPolicy(),
+    network: NetworkPolicy = DEFAULT_NETWORK,
     env: dict[str, str] | None = None,
     secrets: dict[str, str] | None = None,
     timeout: float = DEFAULT_TIMEOUT,

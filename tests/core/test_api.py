@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from sandboxio import (
 )
 from sandboxio.audit import AuditConfig
 from sandboxio.protocols import Backend
+from sandboxio.testing import FakeBackend
 
 from .scripted import ScriptedBackend, ScriptedSandbox, World
 
@@ -71,6 +73,14 @@ async def test_no_target_is_docker(world: World) -> None:
             {"network": NetworkPolicy(egress="allow")},
             BackendConfig(backend="mine", network=NetworkPolicy(allow=("a",))),
         ),
+        (
+            {"network": NetworkPolicy(egress="deny")},
+            BackendConfig(backend="mine", network=NetworkPolicy(egress="allow")),
+        ),
+        (
+            {"network": NetworkPolicy(egress="allow")},
+            BackendConfig(backend="mine", network=NetworkPolicy(egress="deny")),
+        ),
         ({"resources": Resources(cpu=1)}, BackendConfig(backend="mine", resources=Resources(cpu=2))),
         ({"metadata": {"a": "1"}}, BackendConfig(backend="mine", metadata={"a": "2"})),
     ],
@@ -100,6 +110,29 @@ async def test_what_is_no_mapping_in_a_config_is_named(name: str, world: World) 
 async def test_the_same_value_twice_is_fine(world: World) -> None:
     async with await sandboxio.create("mine://b?timeout=6", timeout=6, template="b"):
         pass
+
+
+@pytest.mark.parametrize("facade", ["async", "sync"])
+async def test_a_policy_that_was_given_once_holds(facade: str) -> None:
+    fake = FakeBackend()
+    sandboxio.register("mine", lambda: fake)
+    deny, everything = NetworkPolicy(), NetworkPolicy(egress="allow")
+    cases: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+        ({}, {}),
+        ({"network": deny}, {}),
+        ({}, {"network": deny}),
+        ({"network": deny}, {"network": deny}),
+        ({"network": everything}, {}),
+        ({}, {"network": everything}),
+    )
+    for arguments, config in cases:
+        target = BackendConfig(backend="mine", **config)
+        if facade == "async":
+            await (await sandboxio.create(target, **arguments)).kill()
+        else:
+            sandboxio.create_sync(target, **arguments).close()
+    created = [call.network for call in fake.calls if call.op == "create"]
+    assert created == [deny] * 4 + [everything] * 2
 
 
 async def test_isolation_is_judged_before_anything_is_provisioned(world: World) -> None:

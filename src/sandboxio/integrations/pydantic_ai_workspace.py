@@ -28,7 +28,7 @@ from sandboxio.errors import (
     ResourceLimitExceeded,
     SandboxGone,
 )
-from sandboxio.models import DEFAULT_TIMEOUT, ExecResult, NetworkPolicy, Resources
+from sandboxio.models import DEFAULT_NETWORK, DEFAULT_TIMEOUT, ExecResult, NetworkPolicy, Resources
 from sandboxio.protocols import AsyncSandbox, ReapableBackend
 
 try:
@@ -64,7 +64,7 @@ class SandboxWorkspace:
         *,
         ref: WorkspaceRef | None = None,
         timeout: float = DEFAULT_TIMEOUT,
-        network: NetworkPolicy = NetworkPolicy(),
+        network: NetworkPolicy = DEFAULT_NETWORK,
         resources: Resources = Resources(),
         env: dict[str, str] | None = None,
     ) -> None:
