@@ -358,10 +358,11 @@ def _end_loops_at_exit() -> None:
     if _hooked:
         return
     _hooked.append(True)
-    importlib.import_module("concurrent.futures.thread")  # its hook must be there before ours
     atexit.register(_end_loops)
-    if (register := getattr(threading, "_register_atexit", None)) is not None:
-        register(_end_loops_if_alone)
+    with contextlib.suppress(RuntimeError):  # shutdown has begun: there is only atexit left
+        importlib.import_module("concurrent.futures.thread")  # its hook must be there before ours
+        if (register := getattr(threading, "_register_atexit", None)) is not None:
+            register(_end_loops_if_alone)
 
 
 def _end_loops_if_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import signal
 import sys
@@ -117,6 +118,20 @@ def test_after_an_interrupted_close_the_teardown_is_still_waited_for(portal: Por
     assert ended == []
     portal.close() if again == "close" else _portal._end_loops()
     assert ended == ["teardown"]
+
+
+def test_a_first_sandbox_during_shutdown_has_no_error_of_the_interpreter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a function that a program registered with ``atexit``."""
+
+    def too_late(function: Callable[[], None]) -> None:
+        raise RuntimeError("can't register atexit after shutdown")
+
+    monkeypatch.setattr(_portal, "_hooked", [])
+    monkeypatch.setattr(atexit, "register", lambda function: None)
+    monkeypatch.setattr(threading, "_register_atexit", too_late)
+    Portal().close()
 
 
 def frames(thread: int) -> Iterator[FrameType]:
