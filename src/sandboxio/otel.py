@@ -80,13 +80,15 @@ class OperationSpan:
                     self._span.set_status(
                         Status(StatusCode.ERROR, _text(problem or event.error, MAX_ARGUMENT))
                     )
+        except Exception as error:  # noqa: BLE001 - spans and their processors are foreign code, which must
+            _warn("end", error)  # neither fail a kill() nor cost the sinks their event
         finally:
             self._end()
 
     def _end(self) -> None:
         try:
             self._span.end()
-        except Exception as error:  # noqa: BLE001 - a span processor is foreign code; it must not fail a kill()
+        except Exception as error:  # noqa: BLE001 - as above
             _warn("end", error)
 
 

@@ -32,6 +32,7 @@ from sandboxio import (
 )
 from sandboxio.adapter import Exit
 from sandboxio.audit import AuditConfig
+from sandboxio.testing import RecordingSink
 from tests.core.scripted import ScriptedBackend, World
 
 from .operations import OPERATIONS
@@ -359,6 +360,29 @@ async def test_a_faulty_span_processor_fails_no_operation(provider: TracerProvid
         await sandbox.kill()
     assert not world.sandboxes
     assert trace.get_current_span() is trace.INVALID_SPAN
+
+
+class Refusing(trace.NonRecordingSpan):
+    """A span of another implementation of the API, with a bug."""
+
+    def is_recording(self) -> bool:
+        return True
+
+    def set_attributes(self, attributes: Any) -> None:
+        raise RuntimeError("bug")
+
+
+async def test_a_span_that_refuses_attributes_fails_no_operation(
+    provider: TracerProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusing = Refusing(trace.INVALID_SPAN_CONTEXT)
+    monkeypatch.setattr("opentelemetry.sdk.trace.Tracer.start_span", lambda *_, **__: refusing)
+    sink = RecordingSink()
+    with pytest.warns(SandboxWarning, match="raised RuntimeError at the end of a span"):  # noqa: PT031 - one scene
+        sandbox = await ScriptedBackend(World(), audit=AuditConfig(sinks=(sink,))).create()
+        assert (await sandbox.run(["x"])).ok
+        await sandbox.kill()
+    assert [event.event for event in sink.events] == ["create", "exec", "kill"]
 
 
 async def test_contexts_are_left_as_they_were(
