@@ -72,8 +72,8 @@ def supporting(capability: Capability) -> list[str]:
     for name in names():
         try:
             backend = resolve(name)
-        except SandboxError:
-            continue  # not installed, so it cannot help
+        except Exception:  # noqa: BLE001, S112 - not installed, or broken: it cannot help, and must not hide a refusal
+            continue
         if capability in backend.capabilities:
             able.append(name)
     return able

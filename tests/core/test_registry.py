@@ -9,7 +9,14 @@ from collections.abc import Iterator
 import pytest
 
 import sandboxio
-from sandboxio import BackendNotFound, BackendNotInstalled, Capability, ConfigurationError, registry
+from sandboxio import (
+    BackendNotFound,
+    BackendNotInstalled,
+    Capability,
+    CapabilityNotSupported,
+    ConfigurationError,
+    registry,
+)
 
 from .scripted import ScriptedBackend
 
@@ -113,6 +120,16 @@ def test_who_can_do_it_is_asked_of_the_backends(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(registry, "names", lambda: ["mine", "modal"])
     assert registry.supporting(Capability.RUN_CODE) == ["mine"]
     assert registry.supporting(Capability.GPU) == []
+
+
+async def test_a_broken_adapter_does_not_hide_the_refusal_of_another_one() -> None:
+    """Each installed one is asked who can do it."""
+    sandboxio.register("mine", lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+    backend = ScriptedBackend()
+    backend.capabilities = Capability.RUN_COMMAND | Capability.NETWORK_POLICY
+    async with await backend.create() as sandbox:
+        with pytest.raises(CapabilityNotSupported, match="does not declare FILESYSTEM"):
+            await sandbox.files.read("x")
 
 
 def test_importing_the_package_loads_no_adapter_and_no_sdk() -> None:
