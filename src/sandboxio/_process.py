@@ -195,6 +195,7 @@ class BaseProcess:
         self._outcome: ExecResult | SandboxError | None = None
         self._bytes = 0
         self._killed = False
+        self._left = False
         self._starting: anyio.CancelScope
         self._entered: anyio.Event
         self._down: anyio.Event | None = None
@@ -223,7 +224,7 @@ class BaseProcess:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._record is not None:
+        if self._record is not None and not self._left:
             await self._finish(self._record, error)
 
     def __aiter__(self) -> AsyncIterator[OutputChunk]:
@@ -319,6 +320,7 @@ class BaseProcess:
         return ExecResult(ended.exit_code, "", "", results=ended.results, streamed=True, notes=ended.notes)
 
     async def _finish(self, record: OperationRecord, error: BaseException | None) -> None:
+        self._left = True
         try:
             if self._execution.exit is None or self._killed:
                 with record.inside(), guarded(record.subject.redactor):

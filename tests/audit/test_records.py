@@ -482,6 +482,13 @@ async def test_task_cancel_during_the_kill_of_a_run_costs_no_record(
     assert [(event.event, event.error) for event in sink.events[1:]] == [(operation, "cancelled")]
 
 
+async def test_a_stream_that_is_left_twice_has_one_record(sink: RecordingSink) -> None:
+    sandbox = await ScriptedBackend(World(), audit=AuditConfig(sinks=(sink,))).create()
+    async with sandbox.stream(["x"]) as process:
+        await process.__aexit__(None, None, None)
+    assert names(sink) == ["create", "stream"]
+
+
 async def test_a_warning_that_is_an_error_costs_no_record(sink: RecordingSink) -> None:
     world = World(hangs=True, kill_error=ConnectError("no"), destroy_error=ConnectError("no"))
     made = await ScriptedBackend(world, audit=AuditConfig(sinks=(sink,))).create()
