@@ -176,6 +176,14 @@ async def test_what_the_shell_does_not_understand_is_said_and_not_guessed() -> N
         assert "script this command with on_run(" in result.stderr, text
 
 
+@pytest.mark.parametrize("command", ["ls *.py & echo on", "sleep 1 && ls *.py & echo on; sleep 2"])
+async def test_what_is_not_understood_in_the_background_is_said_too(command: str) -> None:
+    """Not tried for ever, and no exception of the fake's own."""
+    result = await FakeBackend().sandbox.run(command)
+    assert (result.exit_code, result.stdout) == (0, "on\n")
+    assert "does not understand the pattern '*'" in result.stderr
+
+
 async def test_a_script_that_was_uploaded_runs_if_it_may() -> None:
     sandbox = FakeBackend().sandbox
     machine = sandbox.native

@@ -50,13 +50,17 @@ def shell(text: str, context: Context, arguments: Arguments = ("sh",)) -> Progra
         script = _Parser(tokens(text)).script()
         return (yield from _run_list(script, state))
     except NotUnderstood as error:
-        yield err(
-            f"sh: the fake shell does not understand {error}; "
-            "script this command with on_run(match=..., returns=ExecResult(...))\n"
-        )
+        yield _refusal(error)
         return 2
     except _Exit as end:
         return end.status
+
+
+def _refusal(error: NotUnderstood) -> OutputChunk:
+    return err(
+        f"sh: the fake shell does not understand {error}; "
+        "script this command with on_run(match=..., returns=ExecResult(...))\n"
+    )
 
 
 def _sh(arguments: Arguments, context: Context) -> Program:
@@ -238,7 +242,7 @@ def _run_list(script: list[_AndOr], state: _State) -> Program:
     for entry in script:
         if entry.background:
             child = state.copy()
-            state.context.start(_subshell(entry, child), "sh", state.environment())
+            state.context.start(_background(entry, child), "sh", state.environment())
             state.status = 0
         else:
             state.status = yield from _run_and_or(entry, state)
@@ -250,6 +254,14 @@ def _subshell(entry: _AndOr, state: _State) -> Program:
         return (yield from _run_and_or(entry, state))
     except _Exit as end:
         return end.status
+
+
+def _background(entry: _AndOr, state: _State) -> Program:
+    try:
+        return (yield from _subshell(entry, state))
+    except NotUnderstood as error:  # a pattern; the shell that started this is somewhere else by now
+        yield _refusal(error)
+        return 2
 
 
 def _run_and_or(entry: _AndOr, state: _State) -> Program:
