@@ -115,7 +115,8 @@ CODE: list[tuple[str, tuple[int, str, str]]] = [
     ("import time as t\nt.sleep(5)\nprint('woke')", (0, "woke\n", "")),
     ("from time import sleep\nsleep(1)", (0, "", "")),
     ("import sys\nsys.exit(3)", (3, "", "")),
-    ("raise SystemExit('bye')", (1, "", "")),
+    ("raise SystemExit('bye')", (1, "", "bye\n")),
+    ("import sys\nsys.exit('no input')", (1, "", "no input\n")),
     ("exit()", (0, "", "")),
     (
         "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    pass\nelse:\n    print('no')\nprint('on')",
@@ -128,6 +129,8 @@ CODE: list[tuple[str, tuple[int, str, str]]] = [
 ]
 
 FAILING_CODE = [
+    ("import time\ntime.sleep(-1)", "ValueError: sleep length must be non-negative"),
+    ("import time\ntime.sleep(float('nan'))", "ValueError: Invalid value NaN"),
     ("print(x)", "NameError: name 'x' is not defined"),
     ("print(1", "SyntaxError"),
     ("1 / 0", "ZeroDivisionError: division by zero"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import math
 import socket
 import sys
 import urllib.error
@@ -40,6 +41,8 @@ def python(code: str, context: Context, *, interactive: bool) -> Program:
         yield err(_unrecognised(str(error)))
         return 1
     except SystemExit as end:
+        if end.code is not None and not isinstance(end.code, int):
+            yield err(f"{end.code}\n")  # sys.exit("what went wrong")
         return _exit_status(end.code)
     except Exception as error:  # noqa: BLE001 - whatever the code raised is its own affair, as in Python
         yield err(
@@ -61,6 +64,15 @@ def _exit_status(code: object) -> int:
     if code is None:
         return 0
     return code & 255 if isinstance(code, int) else 1
+
+
+def _pause(seconds: float) -> Pause:
+    """What ``time.sleep`` does; virtual time knows neither steps back nor NaN."""
+    if math.isnan(seconds):
+        raise ValueError("Invalid value NaN (not a number)")
+    if seconds < 0:
+        raise ValueError("sleep length must be non-negative")
+    return Pause(seconds)
 
 
 def _name_of(error: Exception) -> str:
@@ -126,7 +138,7 @@ class _Runner:
                 yield out(text) if called == "sys.stdout.write" else err(text)
                 return None
             if called == "time.sleep" and len(node.args) == 1:
-                yield Pause(float(self._values.of(node.args[0])))
+                yield _pause(float(self._values.of(node.args[0])))
                 return None
             if called in ("sys.exit", "exit", "quit", "os._exit"):
                 raise SystemExit(self._values.of(node.args[0]) if node.args else None)
