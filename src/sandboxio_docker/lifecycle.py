@@ -69,16 +69,23 @@ class Birth:
         await self.engine.request("POST", f"/containers/{self.id}/start")
 
     async def undone(self, labels: Mapping[str, str], backend: str) -> None:
-        """Remove whatever there is, shielded and bounded; warn if that was not possible. Never raises."""
-        why = f"it was not removed within {teardown_grace():g} s"
+        """Remove whatever there is, shielded and bounded; warn if that was not possible.
+
+        Raises nothing but what ``asyncio.Task.cancel`` threw in meanwhile, once all is done.
+        """
+        why: str | None = f"it was not removed within {teardown_grace():g} s"
+        put_off: list[BaseException] = []
         try:
-            if await bounded(self._undo):
-                return
+            if await bounded(self._undo, put_off=put_off):
+                why = None
         except SandboxError as error:
             why = error.message
         finally:
             self.close()
-        warn_orphan(f"Container {self.id or self.name}", backend=backend, labels=labels, why=why)
+        if why is not None:
+            warn_orphan(f"Container {self.id or self.name}", backend=backend, labels=labels, why=why)
+        if put_off:
+            raise put_off[0]
 
     def close(self) -> None:
         """Close the connection of the create request."""

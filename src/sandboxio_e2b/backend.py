@@ -162,16 +162,22 @@ class E2BBackend(BaseBackend):
         return self._sandbox(settings, control, sandbox, request)
 
     async def _undo(self, control: ControlPlane, creation: Creation, request: SandboxRequest) -> None:
-        """Remove what a broken-off creation may have made, shielded and bounded; warn if that failed."""
-        why = f"it was not found and removed within {teardown_grace():g} s"
+        """Remove what a broken-off creation may have made, shielded and bounded; warn if that failed.
+
+        Raises nothing but what ``asyncio.Task.cancel`` threw in meanwhile, once all is done.
+        """
+        why: str | None = f"it was not found and removed within {teardown_grace():g} s"
+        put_off: list[BaseException] = []
         try:
-            if await bounded(lambda: _remove_created(control, creation)):
-                return
+            if await bounded(lambda: _remove_created(control, creation), put_off=put_off):
+                why = None
         except SandboxError as error:
             why = error.message
-        tag = creation.order.metadata[CREATION]
-        labels = {**request.metadata, CREATION: tag}
-        warn_orphan("A sandbox whose creation was broken off", backend=self.name, labels=labels, why=why)
+        if why is not None:
+            labels = {**request.metadata, CREATION: creation.order.metadata[CREATION]}
+            warn_orphan("A sandbox whose creation was broken off", backend=self.name, labels=labels, why=why)
+        if put_off:
+            raise put_off[0]
 
     def _sandbox(
         self, settings: Settings, control: ControlPlane, sandbox: Placed, request: SandboxRequest

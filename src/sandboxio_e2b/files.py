@@ -129,7 +129,10 @@ class Files:
             written = True
         finally:
             if not written:
-                await bounded(lambda: self._discard(path, name))
+                put_off: list[BaseException] = []
+                await bounded(lambda: self._discard(path, name), put_off=put_off)
+                if put_off:
+                    raise put_off[0]
 
     async def list_folder(self, path: str) -> list[FileInfo]:
         """The entries of a folder; a link to a folder counts as one."""

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import anyio
 import anyio.lowlevel
@@ -22,7 +22,7 @@ from sandboxio_docker import DockerBackend, lifecycle
 from sandboxio_docker.sandbox import DockerSandbox
 from tests.fakes.engine import FakeEngine
 from tests.fakes.inside import Inside
-from tests.fakes.sweep import Outcome, sweep
+from tests.fakes.sweep import How, Outcome, sweep
 
 Way = Literal["guest", "exec"]
 WAYS: tuple[Way, ...] = ("guest", "exec")
@@ -51,9 +51,9 @@ async def nothing_left(fake: FakeEngine, outcome: Outcome[DockerSandbox]) -> Non
     await fake.all_closed()
 
 
-@pytest.mark.parametrize("how", ["scope", "task"])
+@pytest.mark.parametrize("how", get_args(How))
 @pytest.mark.parametrize("way", WAYS)
-async def test_cancelled_at_every_await(way: Way, how: Literal["scope", "task"], tmp_path: Path) -> None:
+async def test_cancelled_at_every_await(way: Way, how: How, tmp_path: Path) -> None:
     async with engine_with(way, tmp_path) as fake:
         began = time.monotonic()
         hit = await sweep(creation(fake), lambda outcome: nothing_left(fake, outcome), how)
@@ -67,7 +67,7 @@ async def test_the_sweep_finds_the_leaks_of_an_unshielded_cleanup(
 ) -> None:
     """The proof that the sweep above can fail."""
 
-    async def unshielded(work: Callable[[], Awaitable[None]], *, seconds: float | None = None) -> bool:
+    async def unshielded(work: Callable[[], Awaitable[None]], **_: object) -> bool:
         await work()
         return True
 

@@ -6,7 +6,7 @@ import os
 import traceback
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import anyio
 import pytest
@@ -32,7 +32,7 @@ from sandboxio_e2b.endpoints import read_settings
 from sandboxio_e2b.wire import parse_object
 from tests.e2b_standin.running import API_KEY, StandInProcess
 from tests.fakes.server import listen_tcp
-from tests.fakes.sweep import Outcome, sweep
+from tests.fakes.sweep import How, Outcome, sweep
 
 CREATE = "POST /v2/sandboxes$"
 
@@ -509,9 +509,9 @@ async def test_a_deployment_on_this_machine_claims_no_isolation(monkeypatch: pyt
 # A creation that is broken off
 
 
-@pytest.mark.parametrize("how", ["scope", "task"])
+@pytest.mark.parametrize("how", get_args(How))
 async def test_a_creation_cancelled_at_any_await_leaves_nothing(
-    backend: E2BBackend, standin: StandInProcess, how: Any
+    backend: E2BBackend, standin: StandInProcess, how: How
 ) -> None:
     async def check(outcome: Outcome[Any]) -> None:
         if outcome.value is not None:
@@ -534,7 +534,7 @@ async def test_the_sweep_finds_the_leaks_of_an_unshielded_cleanup(
 ) -> None:
     """The proof that the sweep above can fail."""
 
-    async def unshielded(work: Callable[[], Any], *, seconds: float | None = None) -> bool:
+    async def unshielded(work: Callable[[], Any], **_: object) -> bool:
         await work()
         return True
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import anyio
 import pytest
@@ -31,7 +31,7 @@ from sandboxio_e2b import E2BBackend, commands, envd as envd_module, shell
 from sandboxio_e2b.envd import Command
 from sandboxio_e2b.sandbox import E2BSandbox
 from tests.e2b_standin.running import StandInProcess
-from tests.fakes.sweep import Outcome, sweep
+from tests.fakes.sweep import How, Outcome, sweep
 
 START = "POST /process.Process/Start"
 
@@ -118,7 +118,7 @@ async def test_many_runs_at_once_need_one_thread(standin: StandInProcess) -> Non
 
         async def sleep() -> None:
             done.append((await sandbox.run(["sleep", "1"])).exit_code)
-            assert threading.active_count() == before
+            assert threading.active_count() <= before  # one of an earlier test's may end meanwhile
 
         async with anyio.create_task_group() as group:
             for _ in range(50):
@@ -139,8 +139,8 @@ async def test_a_slow_reader_slows_the_command_down_and_nothing_else(standin: St
         assert (await process.wait()).exit_code == 0
 
 
-@pytest.mark.parametrize("how", ["scope", "task"])
-async def test_a_run_cancelled_at_any_await_leaves_no_process(standin: StandInProcess, how: Any) -> None:
+@pytest.mark.parametrize("how", get_args(How))
+async def test_a_run_cancelled_at_any_await_leaves_no_process(standin: StandInProcess, how: How) -> None:
     async with a_sandbox() as sandbox:
 
         async def check(outcome: Outcome[Any]) -> None:

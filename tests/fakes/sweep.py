@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Collection, Generator
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar, cast
 
@@ -11,6 +11,11 @@ import anyio
 
 T = TypeVar("T")
 
+How = Literal["scope", "task", "task again and again"]
+"""What cancels: a scope of anyio's, or ``asyncio.Task.cancel`` (on trio there are only scopes), and that
+once, or also while the operation cleans up for the first time and for the second."""
+AGAIN = (0, 1, 3)
+"""Suspensions after the point at which the last one cancels."""
 MAX_POINTS = 500
 """More suspensions than any operation here has: a sweep that gets there does not end by itself."""
 
@@ -31,11 +36,11 @@ class Outcome(Generic[T]):
 
 
 class _Steps(Generic[T]):
-    """Awaits a coroutine and calls ``at_point`` when it suspends for the n-th time."""
+    """Awaits a coroutine, and calls ``at_point`` when it suspends for the n-th time, n one of ``points``."""
 
-    def __init__(self, inner: Awaitable[T], point: int, at_point: Callable[[], None]) -> None:
+    def __init__(self, inner: Awaitable[T], points: Collection[int], at_point: Callable[[], None]) -> None:
         self._inner = inner
-        self._point = point
+        self._points = points
         self._at_point = at_point
         self.count = 0
 
@@ -49,7 +54,7 @@ class _Steps(Generic[T]):
             except StopIteration as stop:
                 return cast("T", stop.value)
             self.count += 1
-            if self.count == self._point:
+            if self.count in self._points:
                 self._at_point()
             value = thrown = None
             try:
@@ -58,20 +63,15 @@ class _Steps(Generic[T]):
                 thrown = error
 
 
-async def cancelled_at(
-    point: int, operation: Callable[[], Awaitable[T]], how: Literal["scope", "task"] = "scope"
-) -> Outcome[T]:
-    """Run ``operation`` and cancel it at its ``point``-th suspension (0: before it starts).
-
-    ``how="task"`` cancels with ``asyncio.Task.cancel`` on asyncio; trio has only scopes.
-    """
-    if how == "task" and _on_asyncio():
-        return await _cancelled_natively(point, operation)
+async def cancelled_at(point: int, operation: Callable[[], Awaitable[T]], how: How = "scope") -> Outcome[T]:
+    """Run ``operation`` and cancel it at its ``point``-th suspension (0: before it starts)."""
+    if how != "scope" and _on_asyncio():
+        return await _cancelled_natively(point, operation, (0,) if how == "task" else AGAIN)
     outcome: Outcome[T] = Outcome(point, 0, cancelled=True)
     with anyio.CancelScope() as scope:
         if point == 0:
             scope.cancel()
-        steps = _Steps(operation(), point, scope.cancel)
+        steps = _Steps(operation(), (point,), scope.cancel)
         try:
             outcome.value = await steps
             outcome.cancelled = False
@@ -80,7 +80,9 @@ async def cancelled_at(
     return outcome
 
 
-async def _cancelled_natively(point: int, operation: Callable[[], Awaitable[T]]) -> Outcome[T]:
+async def _cancelled_natively(
+    point: int, operation: Callable[[], Awaitable[T]], further: Collection[int]
+) -> Outcome[T]:
     outcome: Outcome[T] = Outcome(point, 0, cancelled=True)
 
     async def run() -> None:
@@ -88,7 +90,8 @@ async def _cancelled_natively(point: int, operation: Callable[[], Awaitable[T]])
         assert task is not None
         if point == 0:
             task.cancel()
-        steps = _Steps(operation(), point, lambda: [task.cancel(), None][1])
+        points = [point + each for each in further]
+        steps = _Steps(operation(), points, lambda: [task.cancel(), None][1])
         try:
             outcome.value = await steps
             outcome.cancelled = False
@@ -112,7 +115,7 @@ def _on_asyncio() -> bool:
 async def sweep(
     operation: Callable[[], Awaitable[T]],
     check: Callable[[Outcome[T]], Awaitable[None]],
-    how: Literal["scope", "task"] = "scope",
+    how: How = "scope",
 ) -> int:
     """Cancel at every suspension in turn and ``check`` each; the number of points that were cancelled."""
     hit = 0

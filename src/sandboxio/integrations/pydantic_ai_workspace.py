@@ -134,10 +134,13 @@ class SandboxWorkspace:
         provider cannot be reached, or does not list its sandboxes and knows none of that name.
         """
         self._destroyed = True
+        put_off: list[BaseException] = []
         if self._sandbox is None and self._ref is not None:
-            await bounded(self._attach)
+            await bounded(self._attach, put_off=put_off)
         if self._sandbox is not None:
             await self._sandbox.kill()
+        if put_off:
+            raise put_off[0]
 
     async def _attach(self) -> None:
         assert self._ref is not None

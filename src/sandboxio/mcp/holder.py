@@ -46,10 +46,13 @@ class Holder:
         self._closed = True
         if self._attempt is not None:
             self._attempt.cancel()
-        await bounded(self._undone)
+        put_off: list[BaseException] = []
+        await bounded(self._undone, put_off=put_off)
         sandbox, self._sandbox = self._sandbox, None
         if sandbox is not None:
             await sandbox.kill()
+        if put_off:
+            raise put_off[0]
 
     async def _made(self) -> AsyncSandbox:
         if not self._closed:
