@@ -35,6 +35,9 @@ class Process(Protocol):
     The command starts on entering. Left before its end (a ``break``, an exception, a cancellation), it is
     dead with its descendants; what a command that ended by itself left in the background goes on, as for
     ``run``. Order is kept within a stream, not between the two.
+
+    Its timeout counts from entering until its end has been read: a reader that pauses uses up the command's
+    time, as a command that prints waits for its reader.
     """
 
     async def __aenter__(self) -> Self: ...

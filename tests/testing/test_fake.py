@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
@@ -355,8 +356,9 @@ async def test_it_declares_what_it_was_told_and_no_more() -> None:
             await sandbox.run_code("print(1)")
     with pytest.raises(ConfigurationError, match="PTY"):
         FakeBackend(capabilities=Capability.PTY)
-    with pytest.raises(ConfigurationError, match="time_scale"):
-        FakeBackend(time_scale=0)
+    for scale in (0, -1, 1.5, math.inf, math.nan):
+        with pytest.raises(ConfigurationError, match="time_scale"):
+            FakeBackend(time_scale=scale)
 
 
 async def test_isolation_is_only_reported() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -62,7 +61,7 @@ class FakeBackend(BaseBackend):
         capabilities: What to declare; a part of the default, to test how code copes with less.
         isolation: What to report. The fake isolates nothing, whatever it reports.
         audit: As for every backend; ``events`` has all events, with or without it.
-        time_scale: Real seconds per virtual second: a hang of 300 s takes 3 s.
+        time_scale: Real seconds per virtual second, at most 1: a hang of 300 s takes 3 s.
         output_limit: Bytes kept of each stream of ``run`` and ``run_code``.
 
     Commands go through a small virtual shell, code is recognised and not executed, and ``on_run`` and
@@ -97,8 +96,8 @@ class FakeBackend(BaseBackend):
             raise ConfigurationError(
                 f"The fake cannot do {beyond}: it does not emulate what no backend of this release has."
             )
-        if not math.isfinite(time_scale) or time_scale <= 0:
-            raise ConfigurationError(f"time_scale must be positive and finite, got {time_scale!r}.")
+        if not 0 < time_scale <= 1:  # slower than real, a command that ends in time would be timed out
+            raise ConfigurationError(f"time_scale must be above 0 and at most 1, got {time_scale!r}.")
         self._sink = RecordingSink()
         given = audit or AuditConfig()
         super().__init__(
