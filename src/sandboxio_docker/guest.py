@@ -77,7 +77,9 @@ U32 = struct.Struct(">I")
 # -- Bounds ------------------------------------------------------------------------------------------
 
 OUT_FULL = 512 * 1024  # bytes waiting for the host at which pipes and files are no longer read
-START_BOUND = 10.0  # seconds that a program may take to start
+START_BOUND = 10.0  # seconds that a program may take to start, at least
+ALARM_RENEWED = START_BOUND / 5  # seconds after which the next start sets the alarm anew
+ALARM_RESTS = 0.1  # seconds without a start after which it is taken back
 KILL_BOUND = 1.0  # seconds until a run counts as one that cannot be killed
 STOP_WALK = 0.02  # seconds of stopping a run's processes before the first SIGKILL
 EARLY_BOUND = 0.005  # seconds of looking for what a new process forked before it was marked
@@ -369,25 +371,35 @@ class Alarm:
 
     Until a new process has become its program, the kernel holds us (vfork). Code inside that stops it before
     (SIGSTOP, a lease on the program's file) would hold us with it, deaf to the host's end and to that of our
-    lifetime. A thread that needs nothing of ours counts the seconds meanwhile.
+    lifetime. A thread that needs nothing of ours counts the seconds meanwhile. To make one takes a tenth of a
+    start, so it stays for the next starts, until there was none for a moment.
     """
 
     def __init__(self, threads: set[int]) -> None:
         """``threads`` gets the number of each thread."""
         self.threads = threads
         self.needed = os.getpid() == 1
+        self.since = float("-inf")
+        self.rests_at = float("inf")
 
     def set(self) -> None:
-        if self.needed:
+        """Before a start."""
+        if not self.needed:
+            return
+        now = time.monotonic()
+        if now - self.since > ALARM_RENEWED:
             try:
-                faulthandler.dump_traceback_later(START_BOUND, exit=True, file=2)
+                faulthandler.dump_traceback_later(START_BOUND + ALARM_RENEWED, exit=True, file=2)
             except RuntimeError:
                 raise OSError(errno.EAGAIN, "no thread") from None
+            self.since = now
             self.threads.update(map(int, os.listdir("/proc/self/task")))
+        self.rests_at = now + ALARM_RESTS
 
-    def clear(self) -> None:
-        if self.needed:
-            faulthandler.cancel_dump_traceback_later()
+    def rest(self) -> None:
+        """When ``rests_at`` has come."""
+        faulthandler.cancel_dump_traceback_later()
+        self.since, self.rests_at = float("-inf"), float("inf")
 
 
 class Spawner:
@@ -397,7 +409,9 @@ class Spawner:
         self.alarm = alarm
         self.null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self.nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICER)
-        self.spawn = self.fast if hasattr(os, "posix_spawn") else self.slow
+        self.spawn = self.fast
+        if not hasattr(os, "posix_spawn"):
+            self.fall_back()
         # What a new process forks before it is settled keeps what it was born with. With our own 0 the kernel
         # would prefer its parent, a shell perhaps, to it. Below 1000, so that we are not preferred meanwhile.
         try:
@@ -421,10 +435,9 @@ class Spawner:
             self.alarm.set()
             return self.spawn(path, argv, env, fds)
         except NotImplementedError:  # a C library without POSIX_SPAWN_SETSID
-            self.spawn = self.slow
-            return self.slow(path, argv, env, fds)
+            self.fall_back()
+            return self.spawn(path, argv, env, fds)
         finally:
-            self.alarm.clear()
             self.be_preferred(b"0")
             if self.raised != self.files:
                 set_limit(resource.RLIMIT_NOFILE, self.raised)
@@ -441,6 +454,13 @@ class Spawner:
         return os.posix_spawn(
             path, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=SIGNALS
         )
+
+    def fall_back(self) -> None:
+        """To fork. Python 3.12 warns of that beside a thread, but the alarm's runs no Python."""
+        import warnings  # noqa: PLC0415 - two milliseconds that hardly any image needs
+
+        warnings.simplefilter("ignore", DeprecationWarning)
+        self.spawn = self.slow
 
     def slow(self, path: bytes, argv: list[bytes], env: dict[bytes, bytes], fds: tuple[int, int, int]) -> int:
         """The same by fork and exec; the new process tells through a pipe why exec failed."""
@@ -1663,7 +1683,7 @@ class Guest:
         """Seconds that the loop may sleep."""
         if self.ready and not self.link.full:
             return 0
-        until = self.next_deadline
+        until = min(self.next_deadline, self.spawner.alarm.rests_at)
         if self.resting:
             until = min(until, self.resume_at)
         if self.killer.jobs:
@@ -1674,6 +1694,8 @@ class Guest:
         """What is due: deadlines, kills, file operations, background output."""
         if now >= self.next_deadline:
             self.check_deadlines(now)
+        if now >= self.spawner.alarm.rests_at:
+            self.spawner.alarm.rest()
         if self.killer.jobs:
             self.kill_round()
         for job in list(self.ready.values()):

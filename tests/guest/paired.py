@@ -67,8 +67,13 @@ class Program:
             os.close(fd)
 
 
+class Alarm:
+    rests_at = float("inf")
+
+
 class Spawner:
     def __init__(self) -> None:
+        self.alarm = Alarm()
         self.null = os.open("/dev/null", os.O_RDWR)
         self.programs: dict[int, Program] = {}
         self.next = 100

@@ -155,9 +155,13 @@ class Local(Client):
         os.close(out_w)
         self.out = out_r
         super().__init__(self._send, self._read, **options)
-        self.send(program or launcher.program())
-        if setup:
-            self.send(w.setup(setup))
+        try:
+            self.send(program or launcher.program())
+            if setup:
+                self.send(w.setup(setup))
+        except OSError:
+            self.close()
+            raise
 
     def _send(self, data: bytes) -> None:
         self.ours.sendall(data)

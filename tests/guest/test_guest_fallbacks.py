@@ -200,3 +200,21 @@ def test_the_thread_that_watches_starts_is_not_taken_for_a_child(guest: Guests, 
     assert client.run("ps", "-o", "nice=", "-p", "1")[1].split() == [b"0"]
     wait = "until [ $(cat /proc/1/oom_score_adj) = 0 ]; do :; done; echo back to 0"
     assert client.sh(wait, timeout=20)[1] == b"back to 0\n"
+
+
+def test_the_thread_that_watches_starts_goes_when_there_are_none(guest: Guests) -> None:
+    """It would end a container that was paused for longer."""
+    client = guest()
+    threads = "ls /proc/1/task | wc -l"
+    assert client.sh(threads)[1] == b"2\n"
+    assert client.sh(f"until [ $({threads}) = 1 ]; do :; done; echo gone", timeout=20)[1] == b"gone\n"
+
+
+def test_starts_by_fork_warn_of_no_thread(guest: Guests, python: str) -> None:
+    """As Python 3.12 would, into what is shown as process 1's last words."""
+    client = guest(python, program=NO_SETSID)
+    for _ in range(3):
+        assert client.run("echo", "works")[1] == b"works\n"
+    client.ours.close()
+    client.wait()
+    assert client.errors() == ""
