@@ -7,7 +7,8 @@ form is specified in ``guest_protocol.py``, and the numbers here repeat those th
 Rules:
 
 1.  One thread, one loop, nothing that blocks for longer than a few milliseconds. Long file operations
-    are generators that are run a slice at a time. Starting a process may block: see ``Alarm``.
+    are generators that are run a slice at a time. Starting a process may block: see ``Alarm``. So may
+    anything that code inside has a hand in: see ``oversee``.
 2.  Reading from the host never waits for writing to it. What a run prints is read only as far as the
     host granted credit, and not while much waits to be written.
 3.  EOF from the host ends everything at once (the lifeline), and so does the end of the lifetime.
@@ -41,6 +42,7 @@ import struct
 import sys
 import termios
 import time
+from _thread import start_new_thread
 
 # The modules `typing` and `signal` would cost a third of our start time; checkers know this name.
 TYPE_CHECKING = False
@@ -88,6 +90,7 @@ PATIENCE = 0.03  # seconds of killing until everything is frozen for an instant
 REMEMBERED = 4096  # ended runs that can still be killed (what they left in the background)
 LEFTOVER_PAUSE = 0.005  # seconds between two reads from a background process's output
 LEFTOVERS = 256  # pipes of background processes that are kept open
+OVERDUE = 1.0  # seconds that process 1 may take to end itself
 LONGEST_SLEEP = 1e6  # seconds; epoll counts milliseconds in 31 bits
 NICER = 10
 DEFAULT_PATH = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -366,6 +369,10 @@ class Marks:
         return [*self.unborn, *(pid for pid in range(seen + 1, newest + 1) if pid not in threads)]
 
 
+def own_threads() -> Iterator[int]:
+    return map(int, os.listdir("/proc/self/task"))
+
+
 class Alarm:
     """Ends process 1, and with it everything, where starting a process takes for ever.
 
@@ -393,7 +400,7 @@ class Alarm:
             except RuntimeError:
                 raise OSError(errno.EAGAIN, "no thread") from None
             self.since = now
-            self.threads.update(map(int, os.listdir("/proc/self/task")))
+            self.threads.update(own_threads())
         self.rests_at = now + ALARM_RESTS
 
     def rest(self) -> None:
@@ -1883,6 +1890,24 @@ class Loop:
                 return
 
 
+def oversee(end_at: float, lifeline: bool) -> None:
+    """A second thread of process 1, which keeps rule 3 while the kernel holds the first.
+
+    A remove or a rename waits for whoever writes to the file, and code inside can have many write to it, each
+    for long. Nothing ends that wait but the end of those it is for. No answer is lost: it is over anyway.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    end = select.poll()
+    if lifeline:
+        end.register(0, 0)
+    ended: list[tuple[int, int]] = []
+    while not ended and time.monotonic() < end_at:
+        ended = end.poll(1000 * max(0.0, min(end_at - time.monotonic(), LONGEST_SLEEP)) + 1)
+    time.sleep(OVERDUE)
+    send_signal(-1, signal.SIGKILL)
+    os._exit(0)
+
+
 # -- Start -------------------------------------------------------------------------------------------
 
 
@@ -1987,8 +2012,15 @@ def main(arguments: list[str], began: float) -> None:
     except OSError:
         pass
     greet(guest, traits)
+    loop = Loop(guest, began)
+    if init:
+        try:
+            start_new_thread(oversee, (loop.end_at, settings.lifeline))
+        except RuntimeError:  # no thread to be had
+            pass
+        marks.threads.update(own_threads())
     try:
-        Loop(guest, began).run()
+        loop.run()
     except ProtocolBroken as error:
         os.write(2, b"sandboxio guest: %s\n" % str(error).encode())
     end_everything(guest)

@@ -50,6 +50,10 @@ LATE = without(
 )
 # As after ten seconds.
 IMPATIENT = without(("START_BOUND = 10.0 ", "START_BOUND = 0.5 "))
+# As where the kernel makes it wait.
+HELD = without(
+    ("        os.unlink(path)\n", "        time.sleep(300)\n"), ("OVERDUE = 1.0 ", "OVERDUE = 0.2 ")
+)
 NO_C = without(('__import__("_ctypes")', '__import__("no_such_module")'))
 # As with a Python that names these things otherwise.
 OTHER_C = without(("c.call_function(function", "c.no_such_function(function"))
@@ -206,8 +210,8 @@ def test_the_thread_that_watches_starts_goes_when_there_are_none(guest: Guests) 
     """It would end a container that was paused for longer."""
     client = guest()
     threads = "ls /proc/1/task | wc -l"
-    assert client.sh(threads)[1] == b"2\n"
-    assert client.sh(f"until [ $({threads}) = 1 ]; do :; done; echo gone", timeout=20)[1] == b"gone\n"
+    assert client.sh(threads)[1] == b"3\n"
+    assert client.sh(f"until [ $({threads}) = 2 ]; do :; done; echo gone", timeout=20)[1] == b"gone\n"
 
 
 def test_starts_by_fork_warn_of_no_thread(guest: Guests, python: str) -> None:
@@ -218,3 +222,19 @@ def test_starts_by_fork_warn_of_no_thread(guest: Guests, python: str) -> None:
     client.ours.close()
     client.wait()
     assert client.errors() == ""
+
+
+@pytest.mark.parametrize("end", ["host", "lifetime"])
+def test_an_end_comes_while_the_kernel_holds_process_1(
+    guest: Guests, end: str, python: str, work: Path
+) -> None:
+    """Code inside that writes to a file from many processes makes its removal wait for them."""
+    client = guest(python, program=HELD, lifetime=120 if end == "host" else 1)
+    (work / "file").touch()
+    client.send(client.wire.remove(client.wire.new_operation(), b"file"))
+    client.start("sleep", "300")
+    if end == "host":
+        client.ours.close()
+    began = time.monotonic()
+    assert client.wait(8) == 0
+    assert time.monotonic() - began < 5
