@@ -2,7 +2,8 @@
 
 The engine creates a container some milliseconds *after* a cancelled request, when a DELETE by name has
 already answered 404. So a cancelled create reads the same answer to its end and deletes by id. Only if no
-answer comes is DELETE by name repeated until it hits, or the teardown grace ends: a 404 proves nothing.
+answer of the engine's comes is DELETE by name repeated until it hits, or the teardown grace ends: a 404
+proves nothing.
 
 The attach connection is closed before any DELETE: with undelivered output and a dead process 1 the engine
 hangs in kill, DELETE and inspect until its client reads or closes (moby issue 41827). 409 on DELETE means
@@ -31,6 +32,9 @@ LOOKS: Final = 10
 _UNDER_WAY: Final = frozenset({Fault.REMOVING, Fault.NOT_RUNNING})
 """Answers to DELETE that another one will follow. Podman 4.3 says "could not be stopped: ... container state
 improper" where the container ends by itself between its two looks at it."""
+
+_OF_A_GATEWAY: Final = frozenset({502, 504})
+"""Answers of a proxy before an engine that has lost the answer, or waits no more: the engine may yet act."""
 
 
 def new_name() -> str:
@@ -101,8 +105,9 @@ class Birth:
             try:
                 with anyio.move_on_after(teardown_grace() / 2):
                     await self._answer(self._pending)
-            except EngineError:
-                return  # it was refused, so there is nothing
+            except EngineError as error:
+                if error.status not in _OF_A_GATEWAY:
+                    return  # it was refused, so there is nothing
             except EngineUnavailable:
                 pass
         if self.id:
@@ -111,9 +116,15 @@ class Birth:
             await _remove_when_it_appears(self.engine, self.name)
 
     async def _answer(self, pending: Pending) -> None:
-        answer: Any = (await pending.finish()).json()
+        response = await pending.finish()
         pending.close()
-        self.id = str(answer["Id"])
+        try:
+            answer: Any = response.json()
+            self.id = str(answer["Id"])
+        except (ValueError, KeyError, TypeError) as error:
+            failure = EngineUnavailable("The engine's answer to the creation of a container names none.")
+            failure.sent = True
+            raise failure from error
         self.warnings = tuple(map(str, answer.get("Warnings") or ()))
 
 

@@ -22,6 +22,7 @@ from sandboxio_docker import DockerBackend, lifecycle
 from sandboxio_docker.sandbox import DockerSandbox
 from tests.fakes.engine import FakeEngine
 from tests.fakes.inside import Inside
+from tests.fakes.server import Request, answer
 from tests.fakes.sweep import How, Outcome, sweep
 
 Way = Literal["guest", "exec"]
@@ -191,4 +192,38 @@ async def test_a_container_that_appears_late_is_found_by_its_name(
                 gate.release()
         assert not fake.containers
         assert len(fake.asked("delete")) > 1
+        await fake.all_closed()
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        (answer(504, b"<html>Gateway Time-out</html>"), "504"),
+        (answer(502, b"<html>Bad Gateway</html>"), "502"),
+        (answer(201, b"<html>"), "names none"),
+        (answer(201, {}), "names none"),
+        (answer(201, []), "names none"),
+    ],
+    ids=["504", "502", "no JSON", "no id", "a list"],
+)
+async def test_a_container_whose_creation_was_answered_wrongly_is_found_by_its_name(
+    raw: bytes, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a proxy before the engine, which made the container all the same, perhaps later."""
+    async with engine_with("guest", tmp_path) as fake:
+        real = fake._create
+
+        async def create(request: Request) -> bytes:
+            async def later() -> None:
+                await anyio.sleep(0.05)
+                await real(request)
+
+            fake._group.start_soon(later)
+            return raw
+
+        monkeypatch.setattr(fake, "_create", create)
+        with pytest.raises(CreationError, match=says):
+            await creation(fake)()
+        assert len(fake.asked("delete")) > 1
+        assert not fake.containers
         await fake.all_closed()
