@@ -7,7 +7,9 @@ an exec: the same program and protocol, only not process 1. Where the image has 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+import anyio
 
 from sandboxio.adapter import SandboxRequest
 from sandboxio.errors import ConnectError, SandboxError
@@ -21,6 +23,9 @@ from .guest_link import GuestLink, unfit
 from .guest_protocol import ConnectionLost, Hello, Notice
 from .hostconfig import WORK
 from .labels import is_managed, labels_of, metadata_in, timeout_in
+
+ANSWER: Final = 30.0
+"""Seconds in which a second guest must answer: 20 ms on an idle machine, never if code inside stops it."""
 
 
 async def look_up(engine: Engine, sandbox_id: str) -> Mapping[str, Any]:
@@ -73,8 +78,14 @@ async def second_guest(
         link = GuestLink(await host.begin(exec_id), ending)
         greeting: Hello | Notice | None = None
         try:
-            await link.send_program()
-            greeting = await link.greeting({})
+            with anyio.move_on_after(ANSWER):
+                await link.send_program()
+                greeting = await link.greeting({})
+            if greeting is None:
+                raise ConnectError(
+                    f"What was started in the sandbox {container[:12]} did not answer in {ANSWER:g} s.",
+                    hint="Code inside may stop every new process; `sandboxio reap --kill` ends the sandbox.",
+                )
         except ConnectionLost as error:
             why = link.last_words or str(error)
         finally:

@@ -21,9 +21,9 @@ from sandboxio.errors import (
     SandboxGone,
 )
 from sandboxio.models import BackendConfig
-from sandboxio_docker import DockerBackend, DockerConfig
+from sandboxio_docker import DockerBackend, DockerConfig, join
 from sandboxio_docker.guest_protocol import Trait
-from tests.fakes.engine import IO, FakeEngine
+from tests.fakes.engine import IO, FakeEngine, until_stdin_ends
 from tests.fakes.inside import Inside
 from tests.fakes.scripted import sends
 from tests.fakes.server import answer
@@ -400,6 +400,19 @@ async def test_what_cannot_be_connected_to(tmp_path: Path) -> None:
         assert await backend.list_managed() == []
         container.config["Labels"] = labels
         await sandbox.kill()
+
+
+async def test_a_second_guest_that_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where code inside stops every process that starts."""
+    monkeypatch.setattr(join, "ANSWER", 0.2)
+    async with world(tmp_path) as (fake, _, backend), await backend.create(timeout=50) as sandbox:
+        fake.exec = until_stdin_ends
+        with anyio.fail_after(5), pytest.raises(ConnectError, match="did not answer"):
+            await backend.connect(sandbox.id)
+        (process,) = fake.execs.values()
+        with anyio.fail_after(5):
+            await process.ended.wait()
+        assert (await sandbox.run(["echo", "x"])).stdout == "x\n"
 
 
 async def test_list_and_kill(tmp_path: Path) -> None:
