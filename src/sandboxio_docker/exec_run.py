@@ -64,7 +64,9 @@ _REFUSAL = re.compile(
 _PODMAN_REFUSAL = re.compile(rb"Error: (runc|crun|OCI runtime)", re.IGNORECASE)
 """The same for Podman, where nothing else tells a start that failed from a command that did."""
 _TOO_LONG = re.compile(rb"exec [^\n]*: argument list too long\s*\Z")
-"""The runtime's words for E2BIG; its exit code is 1."""
+"""The runtime's words for E2BIG; its exit code is 1. A command may print the same."""
+LONG: Final = 1 << 16
+"""Bytes of arguments and variables; Linux refuses none below 128 KiB, with those of the image."""
 _OOMS: Final = """
 for file in /sys/fs/cgroup/memory/memory.oom_control /sys/fs/cgroup/memory.events; do
   [ ! -r "$file" ] || while read -r name count; do
@@ -190,6 +192,8 @@ class ExecRun(Execution):
         self._plain = plain
         self._folder = folder
         self._tries = 1 if plain or feed else 2
+        words = (*argv, *(f"{name}={value}" for name, value in {**host.variables, **self._env}.items()))
+        self._long = sum(len(word.encode("utf-8", "replace")) for word in words) > LONG
         self._marker = new_marker()
         self._killing: anyio.Event | None = None
         self._reset()
@@ -384,7 +388,7 @@ class ExecRun(Execution):
         if self._held is not None and code in (126, 127) and not state.get("Pid"):
             await self._not_started(self._held.data.decode("utf-8", "replace"))
             return
-        if self._held is not None and code == 1 and _TOO_LONG.match(self._held.data):
+        if self._held is not None and code == 1 and self._long and _TOO_LONG.match(self._held.data):
             raise too_long()
         ending = self._host.ending
         if code == KILLED and not self._plain and await ending.ends():

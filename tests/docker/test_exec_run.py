@@ -281,7 +281,17 @@ async def test_too_long_a_command_line_names_the_limit(tmp_path: Path) -> None:
         fake.script("POST", "/exec/E/start", sends(UPGRADED + frame(2, words)))
         fake.script("GET", "/exec/E/json", sends(ended(1)))
         with pytest.raises(ConfigurationError, match="2 MiB"):
-            await collect(ExecRun(host, ["echo", "x" * 100]))
+            await collect(ExecRun(host, ["echo", *["x" * 100_000] * 21]))
+        with pytest.raises(ConfigurationError, match="2 MiB"):
+            await collect(ExecRun(host, ["echo"], env={f"N{n}": "x" * 100_000 for n in range(21)}))
+
+
+async def test_a_command_may_print_the_words_of_a_runtime(tmp_path: Path) -> None:
+    async with world(tmp_path) as (fake, host):
+        words = b"exec /usr/bin/echo: argument list too long\n"
+        fake.script("POST", "/exec/E/start", sends(UPGRADED + frame(1, words)))
+        fake.script("GET", "/exec/E/json", sends(ended(1)))
+        assert await collect(ExecRun(host, ["tail", "-n1", "build.log"])) == (Exit(1), words, b"")
 
 
 async def test_a_container_that_ends_under_a_run(tmp_path: Path) -> None:
