@@ -88,10 +88,17 @@ class Call:
                 headers["Transfer-Encoding"] = "chunked"
         elif self.method in ("POST", "PUT"):
             body["content"] = b""
+        try:
+            url = httpx.URL(scheme="http", host="docker", raw_path=target.encode("ascii"))
+        except httpx.InvalidURL as error:  # longer than 64 KiB
+            raise ConfigurationError(
+                f"{self.path[:60]!r}... is not a path of the engine's API: {error}.",
+                hint="An id or a name in it is too long.",
+            ) from error
         timeouts = httpx.Timeout(connect=connect, write=write, read=self.read_timeout, pool=None)
         return httpx.Request(
             self.method,
-            httpx.URL(scheme="http", host="docker", raw_path=target.encode("ascii")),
+            url,
             headers=headers,
             **body,
             extensions={"timeout": timeouts.as_dict()},

@@ -66,7 +66,18 @@ async def test_parameters(fake: ScriptedEngine, engine: Engine) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/containers//json", "/containers/../images/json", "/a/./b", "/a/..", "x", "/a b", "/a\n", "/a/", "/\0"],
+    [
+        "/containers//json",
+        "/containers/../images/json",
+        "/a/./b",
+        "/a/..",
+        "x",
+        "/a b",
+        "/a\n",
+        "/a/",
+        "/\0",
+        pytest.param("/containers/" + 70_000 * "f", id="long"),
+    ],
 )
 async def test_an_id_cannot_change_the_path(fake: ScriptedEngine, engine: Engine, path: str) -> None:
     await engine.negotiate()
