@@ -29,6 +29,8 @@ from typing import Any, Generic, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
+from ._teardown import bounded, teardown_grace
+from ._wake import Wake
 from .errors import (
     ConfigurationError,
     CreationError,
@@ -86,10 +88,14 @@ def _patience() -> float:
 
 
 class _Call(Generic[T]):
-    """One call on its way through the loop; made in the caller's thread."""
+    """One call on its way through the loop; made in the caller's thread.
 
-    def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
+    ``told`` is for a caller that does not wait in its thread: it is called when the call is done.
+    """
+
+    def __init__(self, work: Callable[[], Awaitable[T]], told: Callable[[], None] = lambda: None) -> None:
         self._work = work
+        self._told = told
         self._done = _Gate()
         self._scope: anyio.CancelScope | None = None
         self._abandoned = False
@@ -107,19 +113,20 @@ class _Call(Generic[T]):
         except BaseException as error:  # noqa: BLE001 - the caller's thread raises it
             self._error = error
         finally:
-            self._done.open()
+            self.end()
 
     def cancel(self) -> None:
         """In the loop: end the work; it is done when it has cleaned up."""
         self._abandoned = True
         if self._scope is None:
-            self._done.open()  # it has not begun and now never will
+            self.end()  # it has not begun and now never will
         else:
             self._scope.cancel()
 
     def end(self) -> None:
-        """In the loop's thread, when there is no loop any more."""
+        """In the loop's thread: it is done, or there is no loop any more."""
         self._done.open()
+        self._told()
 
     def wait(self) -> None:
         self._done.wait()
@@ -173,6 +180,21 @@ class _Loop:
         try:
             self._hand_over(call.cancel)
             call.wait()
+        finally:
+            self._calls.discard(call)
+
+    async def serve_other_loop(self, call: _Call[Any], done: anyio.Event) -> None:
+        """:meth:`serve` for a task of another loop; cancelled, it leaves when ``call`` has cleaned up."""
+        self._calls.add(call)
+        try:
+            self._hand_over(self._start, call)
+            await done.wait()
+        except anyio.get_cancelled_exc_class():
+            with contextlib.suppress(SandboxGone):
+                self._hand_over(call.cancel)
+                # what Task.cancel throws in meanwhile adds nothing to the one that is raised
+                await bounded(done.wait, seconds=teardown_grace() * 2, put_off=[])
+            raise
         finally:
             self._calls.discard(call)
 
@@ -279,6 +301,14 @@ class Portal:
             with contextlib.suppress(SandboxGone):
                 self._loop.abandon(call)
             raise
+        return call.outcome()
+
+    async def call_from_loop(self, work: Callable[[], Awaitable[T]]) -> T:
+        """:meth:`call` for a task of another loop, which goes on meanwhile; cancelled, so is ``work``."""
+        self.check_thread()
+        done = Wake()
+        call = _Call(work, done)
+        await self._loop.serve_other_loop(call, done.event)
         return call.outcome()
 
     def check_thread(self) -> None:

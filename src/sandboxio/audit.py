@@ -11,11 +11,10 @@ import logging
 import os
 import warnings
 from collections import deque
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Literal, Protocol
 
 import anyio
 import anyio.lowlevel
@@ -23,6 +22,7 @@ import anyio.lowlevel
 from ._append import append_line_in_thread
 from ._redact import Redactor
 from ._teardown import bounded, seconds_from_environment
+from ._wake import Wake
 from .errors import AuditSinkWarning, ConfigurationError
 from .models import IsolationTier, NetworkPolicy, Resources
 
@@ -210,7 +210,7 @@ class QueueSink:
         self._target = target
         self._maxlen = maxlen
         self._events: deque[AuditEvent] = deque()  # its append and popleft are atomic
-        self._wake: _Wake | None = None
+        self._wake: Wake | None = None
 
     async def emit(self, event: AuditEvent) -> None:
         """Queue the event."""
@@ -236,7 +236,7 @@ class QueueSink:
             raise ConfigurationError("This QueueSink is being drained already.", hint="Run drain() once.")
         try:
             while True:
-                self._wake = wake = _Wake()
+                self._wake = wake = Wake()
                 await self._hand_over_all()
                 await wake.event.wait()
         finally:
@@ -265,20 +265,3 @@ class QueueSink:
 
     def _warn(self, what: str) -> None:
         warnings.warn(f"QueueSink to {type(self._target).__name__} {what}.", AuditSinkWarning, stacklevel=3)
-
-
-class _Wake:
-    """An event that any thread may set, made in the loop that waits for it."""
-
-    def __init__(self) -> None:
-        self.event = anyio.Event()
-        # asyncio's loop and trio's token: both take a call from any thread and do not wait for it.
-        native = cast("Any", anyio.lowlevel.current_token().native_token)
-        soon = getattr(native, "call_soon_threadsafe", None) or native.run_sync_soon
-        self._schedule = cast("Callable[[Callable[[], None]], object]", soon)
-
-    def __call__(self) -> None:
-        try:
-            self._schedule(self.event.set)
-        except RuntimeError:
-            return  # that loop has ended; its drain() took what was there

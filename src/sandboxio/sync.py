@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from . import api
 from ._portal import Portal
@@ -35,6 +35,8 @@ from .models import (
     Resources,
 )
 from .protocols import AsyncFileSystem, AsyncSandbox, Process
+
+T = TypeVar("T")
 
 
 def create_sync(
@@ -97,6 +99,21 @@ def _open(make: Callable[[], Awaitable[AsyncSandbox]]) -> SyncSandbox:
     except BaseException:  # nobody gets the handle
         portal.close()
         raise
+
+
+async def use_in_its_loop(sandbox: SyncSandbox, use: Callable[[AsyncSandbox], Awaitable[T]]) -> T:
+    r"""What ``use`` makes of ``sandbox``, awaited by a task of another event loop, which goes on meanwhile.
+
+    Cancelled, ``use`` is cancelled in the sandbox's loop: its command is dead before this returns.
+
+    >>> import anyio
+    >>> async def main():
+    ...     return (await use_in_its_loop(sandbox, lambda inner: inner.run("echo hello"))).stdout
+    >>> with create_sync("fake://") as sandbox:
+    ...     anyio.run(main)
+    'hello\n'
+    """
+    return await sandbox._portal.call_from_loop(partial(use, sandbox._sandbox))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - its own kind
 
 
 class SyncSandbox:

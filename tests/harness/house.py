@@ -29,7 +29,7 @@ def read_tree(src: Path) -> Tree:
 # Bottom to top, one floor a line; a file imports files of lower floors only. `name/*` is a whole package.
 LAYOUT = {
     "sandboxio": """
-        errors _encodings
+        errors _encodings _wake
         models _redact
         model_text protocols _output _teardown _request _append
         audit _scrub

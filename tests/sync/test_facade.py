@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import gc
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 
 import sandboxio
@@ -27,6 +29,7 @@ from sandboxio import (
     SandboxGone,
     registry,
 )
+from sandboxio.integrations._tool import SandboxTool
 from tests.core.scripted import ScriptedBackend, World
 
 
@@ -171,6 +174,62 @@ async def test_in_a_worker_thread_of_a_running_loop(host: str) -> None:
             return sandbox.run(["echo", "x"]).stdout
 
     assert await anyio.to_thread.run_sync(work) == "x\n"
+
+
+@pytest.mark.parametrize("call", ["run_code", "run_command"])
+async def test_a_tool_call_that_is_cancelled_in_another_loop_kills_its_command(
+    world: World, call: str
+) -> None:
+    world.hangs = True
+    with sandboxio.create_sync("scripted://") as sandbox:
+        with anyio.fail_after(5), anyio.move_on_after(0.2) as scope:
+            await getattr(SandboxTool(sandbox), call)("sleep")
+        assert scope.cancelled_caught
+        assert not world.processes
+        world.hangs = False
+        assert (await SandboxTool(sandbox).run_command("true")).ok
+
+
+@pytest.mark.one_loop("asyncio's own way to cancel")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_tool_call_that_asyncio_cancels_twice_kills_its_command(world: World) -> None:
+    world.hangs, world.kill_takes = True, 0.2
+    with sandboxio.create_sync("scripted://") as sandbox:
+        task = asyncio.create_task(SandboxTool(sandbox).run_command("sleep"))
+        await until(lambda: bool(world.processes))
+        task.cancel()
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not world.processes
+
+
+async def test_a_tool_call_on_a_closed_sandbox_says_so(world: World) -> None:
+    with sandboxio.create_sync("scripted://") as sandbox:
+        pass
+    with pytest.raises(SandboxGone):
+        await SandboxTool(sandbox).run_command("true")
+
+
+async def test_a_tool_call_whose_sandbox_another_thread_closes_says_so(world: World) -> None:
+    world.hangs = True
+    sandbox = sandboxio.create_sync("scripted://")
+
+    async def close() -> None:
+        await until(lambda: bool(world.processes))
+        await anyio.to_thread.run_sync(sandbox.close)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(close)
+        with pytest.raises(SandboxGone), anyio.fail_after(5):
+            await SandboxTool(sandbox).run_command("sleep")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with anyio.fail_after(5):
+        while not condition():
+            await anyio.sleep(0.01)
 
 
 def test_ten_threads_share_one(host: str) -> None:

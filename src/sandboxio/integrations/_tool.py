@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
-import anyio.to_thread
 from anyio.from_thread import start_blocking_portal
 
 from sandboxio.errors import ConfigurationError
 from sandboxio.models import ExecResult
 from sandboxio.protocols import AsyncSandbox
-from sandboxio.sync import SyncSandbox
+from sandboxio.sync import SyncSandbox, use_in_its_loop
 
 Factory: TypeAlias = Callable[[], Awaitable[AsyncSandbox]]
 Source: TypeAlias = AsyncSandbox | SyncSandbox | Factory
@@ -47,14 +46,10 @@ class SandboxTool:
 
     async def run_code(self, code: str) -> ExecResult:
         """Run Python code; raises ``SandboxError``, never for a non-zero exit."""
-        if isinstance(sandbox := self.source, SyncSandbox):
-            return await anyio.to_thread.run_sync(lambda: sandbox.run_code(code, timeout=self.timeout))
         return await self._with_sandbox(lambda sandbox: sandbox.run_code(code, timeout=self.timeout))
 
     async def run_command(self, command: str) -> ExecResult:
         """Run a shell command; raises ``SandboxError``, never for a non-zero exit."""
-        if isinstance(sandbox := self.source, SyncSandbox):
-            return await anyio.to_thread.run_sync(lambda: sandbox.run(command, timeout=self.timeout))
         return await self._with_sandbox(lambda sandbox: sandbox.run(command, timeout=self.timeout))
 
     def run_code_sync(self, code: str) -> ExecResult:
@@ -70,8 +65,10 @@ class SandboxTool:
         return self._in_a_loop_of_its_own(lambda: self.run_command(command))
 
     async def _with_sandbox(self, use: Callable[[AsyncSandbox], Awaitable[ExecResult]]) -> ExecResult:
+        if isinstance(self.source, SyncSandbox):
+            return await use_in_its_loop(self.source, use)
         if not callable(self.source):
-            return await use(cast("AsyncSandbox", self.source))
+            return await use(self.source)
         async with await self.source() as sandbox:
             return await use(sandbox)
 
