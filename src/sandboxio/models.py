@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, Flag, auto
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, SupportsIndex
 
 from .errors import ConfigurationError, ExecutionError
 
@@ -157,6 +157,10 @@ class NetworkPolicy:
                 'NetworkPolicy(egress="allow") lets everything out, so allow=... would have no effect.',
                 hint='Drop egress="allow" to let only the listed hosts through.',
             )
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        """A copy of the default is the default, in another process, too: see ``DEFAULT_NETWORK``."""
+        return "DEFAULT_NETWORK" if self is DEFAULT_NETWORK else super().__reduce_ex__(protocol)
 
 
 DEFAULT_NETWORK = NetworkPolicy()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,6 +135,22 @@ async def test_a_policy_that_was_given_once_holds(facade: str) -> None:
             sandboxio.create_sync(target, **arguments).close()
     created = [call.network for call in fake.calls if call.op == "create"]
     assert created == [deny] * 4 + [everything] * 2
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda config: pickle.loads(pickle.dumps(config))]
+)
+async def test_a_copy_of_a_config_says_as_much_of_the_network_as_the_config(
+    copied: Callable[[BackendConfig], BackendConfig], world: World
+) -> None:
+    silent = copied(BackendConfig(backend="mine"))
+    async with await sandboxio.create(silent, network=NetworkPolicy(egress="allow")):
+        pass
+    deny = copied(BackendConfig(backend="mine", network=NetworkPolicy()))
+    with pytest.raises(ConfigurationError, match="network twice"):
+        await sandboxio.create(deny, network=NetworkPolicy(egress="allow"))
+    hosts = NetworkPolicy(allow=("a",), ingress_ports=(80,))
+    assert copied(BackendConfig(backend="mine", network=hosts)).network == hosts
 
 
 async def test_isolation_is_judged_before_anything_is_provisioned(world: World) -> None:
