@@ -41,6 +41,7 @@ from agents.sandbox.types import ExecResult, User
 import sandboxio
 from sandboxio.errors import (
     CapabilityNotSupported,
+    ConfigurationError,
     ConnectError,
     ExecutionTimeout,
     FileSystemError,
@@ -53,6 +54,8 @@ from sandboxio.protocols import AsyncSandbox
 
 OUTPUT_LIMIT = 8 << 20
 """Bytes kept of each stream of a command; the rest is read and dropped."""
+CANNOT_RUN = 126
+"""Exit code of a command that no kernel could start, as a shell gives it."""
 
 
 SDK_ROOT = str(Manifest.model_fields["root"].default)
@@ -153,6 +156,8 @@ class SbxSandboxSession(BaseSandboxSession):
         # Until the SDK has made the workspace there is no such folder to start in.
         placed = ["sh", "-c", 'cd "$0" 2>/dev/null; exec "$@"', str(self._workspace_root_path()), *argv]
         kept = {"stdout": bytearray(), "stderr": bytearray()}
+        if timeout is not None and timeout <= 0:  # a model may ask for it, and its tool knows this error
+            raise ExecTimeoutError(command=argv, timeout_s=timeout)
         try:
             async with self.sandbox.stream(placed, timeout=timeout) as process:
                 async for chunk in process:
@@ -161,6 +166,9 @@ class SbxSandboxSession(BaseSandboxSession):
                 ended = (await process.wait()).exit_code
         except ExecutionTimeout as error:
             raise ExecTimeoutError(command=argv, timeout_s=timeout, cause=error) from error
+        except ConfigurationError as error:  # the command is too long or holds NUL: its author can mend that
+            ended = CANNOT_RUN
+            kept["stderr"] += f"{error}\n".encode()
         except ResourceLimitExceeded as error:
             ended = 137 if error.partial is None else error.partial.exit_code
             kept["stderr"] += f"\n{error}\n".encode()

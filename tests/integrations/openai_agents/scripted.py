@@ -14,7 +14,7 @@ from openai.types.responses import (
 )
 
 
-def call(name: str, call_id: str, **arguments: str) -> ResponseFunctionToolCall:
+def call(name: str, call_id: str, **arguments: Any) -> ResponseFunctionToolCall:
     return ResponseFunctionToolCall(
         type="function_call", name=name, call_id=call_id, arguments=json.dumps(arguments)
     )

@@ -16,8 +16,10 @@ from agents.sandbox.errors import (
     WorkspaceReadNotFoundError,
 )
 
-from sandboxio import registry
+import sandboxio
+from sandboxio import ExecResult, registry
 from sandboxio.integrations.openai_agents import SbxSandboxClient, SbxSandboxOptions
+from sandboxio.testing import FakeBackend
 from tests.e2b_standin.fixtures import standin as standin, standin_process as standin_process
 
 from .scripted import ScriptedModel, call, says
@@ -98,6 +100,36 @@ async def test_a_state_that_was_stored_finds_the_same_sandbox(
     again = await client.resume(client.deserialize_session_state(dict(stored)))
     assert again._inner.sandbox.id == session._inner.sandbox.id
     again._inner.sandbox._close()  # the first session ends the sandbox
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"cmd": "echo x", "yield_time_ms": 0}, "timed out after 0.000 seconds"),
+        ({"cmd": "echo a\0b"}, "SBX_E1000"),
+        ({"cmd": "cat > f <<E\n" + "x" * 140_000 + "\nE"}, "longer than 131071 bytes"),
+    ],
+    ids=["no time", "NUL", "too long"],
+)
+async def test_a_command_that_cannot_be_run_is_told_to_the_model_and_the_run_goes_on(
+    asked: dict[str, Any], told: str
+) -> None:
+    fake = FakeBackend()
+    fake.on_run(match="", returns=ExecResult(0, "", ""))
+    sandboxio.register("fake", lambda: fake)
+    model = ScriptedModel([call("exec_command", "c1", **asked)], [says("done")])
+    sandbox = SandboxRunConfig(client=SbxSandboxClient(), options=SbxSandboxOptions(target="fake://"))
+    try:
+        answer = await Runner.run(
+            SandboxAgent(name="tester", model=model),
+            "go",
+            run_config=RunConfig(tracing_disabled=True, sandbox=sandbox),
+        )
+    finally:
+        registry.unregister("fake")
+    (seen,) = [item.output for item in answer.new_items if item.type == "tool_call_output_item"]
+    assert told in seen
+    assert answer.final_output == "done"
 
 
 async def test_a_sandbox_agent_runs_in_a_container_and_leaves_none(options: SbxSandboxOptions) -> None:
