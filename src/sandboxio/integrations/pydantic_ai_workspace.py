@@ -18,7 +18,7 @@ from collections.abc import Mapping
 import anyio
 
 import sandboxio
-from sandboxio.adapter import bounded
+from sandboxio.adapter import bounded, teardown_grace
 from sandboxio.api import backend_of
 from sandboxio.errors import (
     BackendNotInstalled,
@@ -131,16 +131,21 @@ class SandboxWorkspace:
         """End the sandbox: the one that was made or is being made, or that of ``ref``. Idempotent.
 
         No operation after it makes another. Raises ``ConnectError`` if the sandbox of ``ref`` may run on: its
-        provider cannot be reached, or does not list its sandboxes and knows none of that name.
+        provider cannot be reached in time, or does not list its sandboxes and knows none of that name.
         """
         self._destroyed = True
         put_off: list[BaseException] = []
-        if self._sandbox is None and self._ref is not None:
-            await bounded(self._attach, put_off=put_off)
+        unreached: ConnectError | None = None
+        if self._sandbox is None and (ref := self._ref) is not None:
+            finished = await bounded(self._attach, put_off=put_off)
+            if not finished and self._sandbox is None:
+                unreached = ConnectError(f"Sandbox {ref.id} was not reached within {teardown_grace():g} s.")
         if self._sandbox is not None:
             await self._sandbox.kill()
         if put_off:
-            raise put_off[0]
+            raise put_off[0] from unreached
+        if unreached is not None:
+            raise unreached
 
     async def _attach(self) -> None:
         assert self._ref is not None

@@ -177,6 +177,24 @@ async def test_destroy_says_so_if_the_named_sandbox_may_run_on(fake: FakeBackend
     assert await fake.list_managed() == []
 
 
+async def test_destroy_says_so_if_nobody_answers_in_time(
+    fake: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = SandboxWorkspace("fake://")
+    await first.run(["echo", "1"])
+    assert first.ref is not None
+
+    async def silent(sandbox_id: str) -> Any:
+        await anyio.sleep_forever()
+
+    fake.connect = silent  # type: ignore[method-assign]
+    monkeypatch.setenv("SBX_TEARDOWN_GRACE", "0.05")
+    with pytest.raises(ConnectError, match=first.ref.id):
+        await SandboxWorkspace("fake://", ref=first.ref).destroy()
+    assert len(await fake.list_managed()) == 1
+    await first.destroy()
+
+
 async def test_a_workspace_destroyed_while_it_is_made_leaves_nothing(fake: FakeBackend) -> None:
     create, making, go_on = fake.create, anyio.Event(), anyio.Event()
 
