@@ -6,13 +6,17 @@ output keeps its head and its tail and says what is left out between them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from .errors import CommandOutput, SandboxError
-from .models import ExecResult
+from .models import ExecResult, RichOutput
 
 OUTPUT_LIMIT = 20_000
-"""Characters of one stream that a model is shown: about 5,000 tokens."""
+"""Characters of one stream, and of all display outputs, that a model is shown: about 5,000 tokens."""
 ERROR_LIMIT = 4_000
 """Characters of an error text, without the partial output behind it."""
+MIME_LIMIT = 100
+"""Characters of a MIME type, which the program in the sandbox chooses."""
 
 
 def clip(text: str, limit: int = OUTPUT_LIMIT) -> str:
@@ -54,13 +58,24 @@ def render_result(result: ExecResult, *, limit: int = OUTPUT_LIMIT) -> str:
     lines = [f"exit code: {result.exit_code}", *_streams(result, limit)]
     if not result.stdout and not result.stderr:
         lines.append("(no output)")
-    for output in result.results or ():
-        if output.mime_type.startswith("text/plain"):
-            lines.append(f"result:\n{clip(output.data, limit)}")
-        else:
-            lines.append(f"result: {output.mime_type}, {len(output.data)} characters")
+    lines += _results(result.results or (), limit)
     lines += [f"note: {note}" for note in result.notes]
     return "\n".join(lines)
+
+
+def _results(results: tuple[RichOutput, ...], limit: int) -> Iterator[str]:
+    """Display outputs, which one program may make by the thousand: until they fill ``limit`` together."""
+    left = limit
+    for position, output in enumerate(results):
+        if left <= 0:
+            yield f"[... {len(results) - position} results left out ...]"
+            return
+        if output.mime_type.startswith("text/plain"):
+            line = f"result:\n{clip(output.data, left)}"
+        else:
+            line = f"result: {clip(output.mime_type, MIME_LIMIT)}, {len(output.data)} characters"
+        left -= len(line) + 1
+        yield line
 
 
 def _streams(output: CommandOutput, limit: int) -> list[str]:

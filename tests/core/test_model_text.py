@@ -43,6 +43,23 @@ def test_a_result_shows_exit_code_streams_results_and_notes() -> None:
     assert render_result(ExecResult(0, "", "")) == "exit code: 0\n(no output)"
 
 
+@pytest.mark.parametrize(
+    "output",
+    [
+        RichOutput("text/plain", "x" * 15_000),
+        RichOutput("text/plain", ""),
+        RichOutput("image/png", "aGk="),
+        RichOutput("x" * 1_000_000, ""),
+    ],
+    ids=["text", "empty", "image", "type"],
+)
+def test_many_results_are_no_longer_than_one_stream(output: RichOutput) -> None:
+    text = render_result(ExecResult(0, "", "", results=(output,) * 10_000, notes=("n",)))
+    assert len(text) < 20_000 + 1_000
+    assert text.startswith("exit code: 0")
+    assert text.endswith(" results left out ...]\nnote: n")
+
+
 @given(st.text(max_size=200), st.integers(1, 120))
 def test_clipping_keeps_head_and_tail_and_counts_the_rest(text: str, limit: int) -> None:
     shown = clip(text, limit)
