@@ -13,6 +13,7 @@ from mcp import Client
 from mcp_types import CallToolResult
 
 import sandboxio
+from sandboxio import ExecResult, RichOutput
 from sandboxio.mcp import server as server_module
 from sandboxio.mcp.server import Settings, build
 from sandboxio.testing import FakeBackend
@@ -135,6 +136,27 @@ async def test_long_output_keeps_head_and_tail_and_says_so(era: str) -> None:
     assert shown is not None
     assert shown["truncated"] is True
     assert "30000 characters left out" in shown["stdout"]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_display_outputs_are_cut_like_streams_and_images_stay_whole(
+    era: str, fake: FakeBackend
+) -> None:
+    plot, table = RichOutput("image/png", "aGk=" * 10_000), RichOutput("text/html", "x" * 15_000)
+    cases = {"few": (plot, table), "long": (table,) * 1000, "many": (RichOutput("text/plain", ""),) * 1000}
+    seen: dict[str, Any] = {}
+    for match, results in cases.items():
+        fake.on_run_code(match=match, returns=ExecResult(0, "", "", results=results))
+    async with connected(era) as client:
+        for match in cases:
+            seen[match] = (await client.call_tool("run_python", {"code": match})).structured_content
+    assert [each["data"] for each in seen["few"]["results"]] == [plot.data, table.data]
+    assert not seen["few"]["truncated"]
+    for match in ("long", "many"):
+        assert seen[match]["truncated"] is True
+        assert sum(len(str(each)) for each in seen[match]["results"]) < 21_000
+        left_out = 1000 - len(seen[match]["results"])
+        assert seen[match]["notes"] == [f"{left_out} display outputs are left out"]
 
 
 @pytest.mark.parametrize("era", ERAS)

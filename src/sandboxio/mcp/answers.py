@@ -6,8 +6,12 @@ import base64
 
 from pydantic import BaseModel, Field
 
-from sandboxio.model_text import clip
-from sandboxio.models import ExecResult, FileInfo
+from sandboxio.model_text import MIME_LIMIT, OUTPUT_LIMIT, clip
+from sandboxio.models import ExecResult, FileInfo, RichOutput
+
+MOST_OUTPUTS = 100
+WHOLE = ("image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf")
+"""Types whose base64 would be of no use if it was cut."""
 
 
 class Output(BaseModel):
@@ -31,17 +35,37 @@ class Result(BaseModel):
 
     @classmethod
     def of(cls, result: ExecResult) -> Result:
-        """A result with its long streams cut in the middle."""
-        shown = [Output(mime_type=each.mime_type, data=each.data) for each in result.results or ()]
+        """A result with what is long cut in the middle, and display outputs beyond the limit left out."""
+        outputs = result.results or ()
+        shown = _shown(outputs)
         stdout, stderr = clip(result.stdout), clip(result.stderr)
+        left_out = len(outputs) - len(shown)
+        cut = (stdout, stderr) != (result.stdout, result.stderr) or any(
+            mine.data != each.data for mine, each in zip(shown, outputs, strict=False)
+        )
         return cls(
             exit_code=result.exit_code,
             stdout=stdout,
             stderr=stderr,
             results=None if result.results is None else shown,
-            truncated=result.truncated or stdout != result.stdout or stderr != result.stderr,
-            notes=list(result.notes),
+            truncated=result.truncated or cut or left_out > 0,
+            notes=[*result.notes, *([f"{left_out} display outputs are left out"] if left_out else [])],
         )
+
+
+def _shown(outputs: tuple[RichOutput, ...]) -> list[Output]:
+    """Display outputs until they are too many, or their text fills the limit of one stream together."""
+    shown: list[Output] = []
+    left = OUTPUT_LIMIT
+    for output in outputs[:MOST_OUTPUTS]:
+        if left <= 0:
+            break
+        data = output.data
+        if output.mime_type not in WHOLE:
+            data = clip(data, left)
+            left -= len(data)
+        shown.append(Output(mime_type=clip(output.mime_type, MIME_LIMIT), data=data))
+    return shown
 
 
 class FileContent(BaseModel):
