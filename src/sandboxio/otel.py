@@ -55,7 +55,11 @@ class OperationSpan:
     @property
     def recording(self) -> bool:
         """False if a sampler dropped it: then it only carries the parent on."""
-        return self._span.is_recording()
+        try:
+            return self._span.is_recording()
+        except Exception as error:  # noqa: BLE001 - spans are foreign code, which must fail no operation
+            _warn("end", error)
+            return False
 
     def attach(self) -> Token[Context]:
         """Make it the current span of this task; the token undoes that."""
@@ -96,17 +100,17 @@ def start_span(event: str, backend: str) -> OperationSpan | None:
     """A span below the current one; None if the application has set no tracer provider."""
     if "opentelemetry.trace" not in sys.modules:
         return None
-    tracer = _current_tracer()
-    if tracer is None:
-        return None
     attributes: dict[str, AttributeValue] = {
         "gen_ai.operation.name": OPERATION,
         "gen_ai.tool.name": event,
         "sandboxio.backend": backend,
     }
     try:
+        tracer = _current_tracer()
+        if tracer is None:
+            return None
         return OperationSpan(tracer.start_span(f"{OPERATION} {event}", attributes=attributes))
-    except Exception as error:  # noqa: BLE001 - samplers and span processors are foreign code, as above
+    except Exception as error:  # noqa: BLE001 - providers, samplers and span processors are foreign code, as above
         _warn("start", error)
         return None
 

@@ -6,7 +6,7 @@ import ast
 import logging
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -379,6 +379,46 @@ async def test_a_span_that_refuses_attributes_fails_no_operation(
     monkeypatch.setattr("opentelemetry.sdk.trace.Tracer.start_span", lambda *_, **__: refusing)
     sink = RecordingSink()
     with pytest.warns(SandboxWarning, match="raised RuntimeError at the end of a span"):  # noqa: PT031 - one scene
+        sandbox = await ScriptedBackend(World(), audit=AuditConfig(sinks=(sink,))).create()
+        assert (await sandbox.run(["x"])).ok
+        await sandbox.kill()
+    assert [event.event for event in sink.events] == ["create", "exec", "kill"]
+
+
+class Unsure(trace.NonRecordingSpan):
+    """One that does not even tell if it records."""
+
+    def is_recording(self) -> bool:
+        raise RuntimeError("bug")
+
+
+def not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API looks for what this variable names, and raises ``StopIteration`` if it is not installed."""
+    monkeypatch.setenv("OTEL_PYTHON_TRACER_PROVIDER", "not_installed")
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+
+
+def no_tracer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def get_tracer(*args: Any, **options: Any) -> Any:
+        raise RuntimeError("bug")
+
+    provider = TracerProvider()
+    monkeypatch.setattr(provider, "get_tracer", get_tracer)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+
+
+def unsure(monkeypatch: pytest.MonkeyPatch) -> None:
+    span = Unsure(trace.INVALID_SPAN_CONTEXT)
+    monkeypatch.setattr("opentelemetry.sdk.trace.Tracer.start_span", lambda *_, **__: span)
+
+
+@pytest.mark.parametrize("broken", [not_there, no_tracer, unsure])
+async def test_a_provider_without_a_tracer_and_a_span_without_state_fail_no_operation(
+    provider: TracerProvider, monkeypatch: pytest.MonkeyPatch, broken: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    broken(monkeypatch)
+    sink = RecordingSink()
+    with pytest.warns(SandboxWarning, match="raised (RuntimeError|StopIteration) at the"):  # noqa: PT031 - one scene
         sandbox = await ScriptedBackend(World(), audit=AuditConfig(sinks=(sink,))).create()
         assert (await sandbox.run(["x"])).ok
         await sandbox.kill()
