@@ -189,6 +189,19 @@ def _wait_until_open(port: int, server: subprocess.Popen[bytes]) -> None:
 
 
 # The SDK's client leaves async generators to the garbage collector, which trio tells.
+@pytest.mark.parametrize("loop", LOOPS)
+def test_an_address_that_cannot_be_listened_on_is_said_without_a_traceback(loop: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for port in (taken.getsockname()[1], 99_999):
+            command = [*COMMAND, "--transport", "streamable-http", "--loop", loop, "--port", str(port)]
+            done = subprocess.run(
+                command, env=environment(), capture_output=True, text=True, timeout=30, check=False
+            )
+            assert done.returncode == 1
+            assert done.stderr.startswith(f"[SBX_E1000] Nothing can listen on 127.0.0.1, port {port}: ")
+            assert "Traceback" not in done.stderr
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("loop", LOOPS)
 async def test_a_client_over_http(loop: str) -> None:

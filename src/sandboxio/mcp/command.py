@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -102,6 +103,7 @@ def _serve(given: argparse.Namespace) -> int:
     if given.transport == "stdio":
         return anyio.run(serve_stdio, build(settings, holder), holder, backend=given.loop)
     security, token = _security(given)
+    _check_address(given.host, given.port)
     if token is None:
         server = build(settings, holder)
     else:
@@ -112,6 +114,16 @@ def _serve(given: argparse.Namespace) -> int:
     )
     serve = serve_http_on_trio if given.loop == "trio" else serve_http
     return anyio.run(serve, app, holder, given.host, given.port, backend=given.loop)
+
+
+def _check_address(host: str, port: int) -> None:
+    """Refuse what the servers would answer with a traceback: they bind the address inside of task groups."""
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigurationError(
+            f"Nothing can listen on {host}, port {port}: {error}.", hint="Choose another --port or --host."
+        ) from error
 
 
 def _security(given: argparse.Namespace) -> tuple[TransportSecuritySettings | None, str | None]:
