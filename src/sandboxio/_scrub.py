@@ -1,7 +1,8 @@
 """Secret values out of exceptions, in place: an exception that left the library is safe to log.
 
 Redacted are the text, the arguments, the attributes and the notes of an exception, of everything in
-its ``__cause__`` and ``__context__`` chains, and of the members of groups. Left alone are:
+its ``__cause__`` and ``__context__`` chains, of the members of groups, and of exceptions that it has as
+arguments or attributes, as ``urllib.error.URLError`` has its reason. Left alone are:
 
 - what the sandboxed program printed (``partial``, ``result``): that is the caller's data;
 - the exception that the caller was handling when it called, and what hangs on that one;
@@ -72,7 +73,7 @@ def scrub(error: BaseException, redactor: Redactor, *, outside: BaseException | 
             if link and id(below) in telling:
                 _replace(each, link, _stand_in(below, redactor))
             elif id(below) in telling:
-                clean = False  # a group shows its members, and they cannot be exchanged
+                clean = False  # it shows its members and arguments, and they cannot be exchanged
         if not clean:
             telling.add(id(each))
 
@@ -86,6 +87,9 @@ def _links(error: BaseException) -> Iterator[tuple[str, BaseException]]:
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
         yield from (("", member) for member in group.exceptions)
+    for held in (*error.args, *vars(error).values()):
+        if isinstance(held, BaseException):
+            yield "", held
 
 
 def _clean(error: BaseException, redactor: Redactor) -> bool:

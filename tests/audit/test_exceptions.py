@@ -8,6 +8,7 @@ import pickle
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from urllib.error import URLError
 
 import pytest
 
@@ -67,6 +68,8 @@ FOREIGN: dict[str, Callable[[], BaseException]] = {
         {"env": {"TOKEN": SECRET}}, [("x", SECRET)], SECRET.encode(), {SECRET}
     ),
     "a group": lambda: ExceptionGroup("two", [ValueError(SECRET), ExceptionGroup("in", [KeyError(SECRET)])]),
+    "an exception as argument": lambda: URLError(OSError(errno.ECONNREFUSED, f"refused: {SECRET}")),
+    "one in another": lambda: RuntimeError("failed", ValueError(KeyError(SECRET))),
     "an encoded secret": lambda: ValueError(json.dumps({"a": SECRET}), SECRET.encode().hex()),
 }
 
