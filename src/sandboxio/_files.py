@@ -225,10 +225,13 @@ def _writer_to(file: io.FileIO, target: Path) -> Callable[[bytes], None]:
 
 
 def _replace(temporary: Path, target: Path) -> None:
-    """Put the finished file in place, with the permissions that ``open()`` would have given it."""
+    """Put the finished file in place, with the permissions that ``open()`` would have given it.
+
+    But never setuid or setgid, which a write takes away, too: the sandbox chose what is in the file.
+    """
     try:
         mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else _mode_beside(temporary)
-        temporary.chmod(mode)
+        temporary.chmod(mode & 0o777)
         temporary.replace(target)
     except OSError as error:
         raise FileSystemError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from array import array
 from pathlib import Path
 
@@ -73,6 +74,15 @@ async def test_a_download_is_whole_and_replaces_the_old_file(
     os.umask(mask)
     assert fresh.stat().st_mode & 0o777 == 0o666 & ~mask
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["fresh", "out"]
+
+
+async def test_a_download_in_place_of_a_setuid_file_is_none(sandbox: ScriptedSandbox, tmp_path: Path) -> None:
+    sandbox.world.files["f"] = b"new"
+    target = tmp_path / "out"
+    target.write_bytes(b"old")
+    target.chmod(0o6755)
+    await sandbox.files.download("f", target)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o755
 
 
 async def test_a_failed_or_cancelled_download_leaves_the_old_file(
