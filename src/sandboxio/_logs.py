@@ -23,7 +23,11 @@ class _RedactingFilter(logging.Filter):
         redactor = current.get()
         if redactor is None or not redactor.patterns:
             return True
-        text = record.getMessage()
+        try:
+            text = record.getMessage()
+        except Exception:  # noqa: BLE001 - logging itself reports a call whose arguments do not fit, and goes on
+            record.msg, record.args = "%s", (f"{record.msg!r} {record.args!r}",)
+            text = record.getMessage()
         if (cleaned := redactor.text(text)) is not text:
             record.msg, record.args = cleaned, None
         if record.exc_info and record.exc_info[1] is not None:

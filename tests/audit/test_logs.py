@@ -150,6 +150,21 @@ async def test_records_outside_of_an_operation_are_left_alone(caplog: pytest.Log
     await sandbox.kill()
 
 
+async def test_a_log_call_whose_arguments_do_not_fit_fails_no_operation(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    redact_logs_of(["careless_client"])
+
+    class Logging(Far):
+        async def asked(self, what: str) -> None:
+            logging.getLogger("careless_client").warning("%d bytes of %s", SECRET)  # noqa: PLE1206 - it is the point
+
+    sandbox = await ParrotBackend(Logging()).create(secrets={"T": SECRET})
+    await sandbox.kill()
+    messages = {record.getMessage() for record in caplog.records if record.name == "careless_client"}
+    assert messages == {"'%d bytes of %s' ('***',)"}
+
+
 async def test_an_operation_of_one_sandbox_does_not_redact_the_logs_of_another(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
