@@ -241,9 +241,12 @@ class QueueSink:
                 await wake.event.wait()
         finally:
             self._wake = None
-            await bounded(self._hand_over_all, seconds=audit_timeout())
+            put_off: list[BaseException] = []
+            await bounded(self._hand_over_all, seconds=audit_timeout(), put_off=put_off)
             if self._events:
                 self._warn(f"was ended with {len(self._events)} events waiting")
+            if put_off:
+                raise put_off[0]
 
     async def _hand_over_all(self) -> None:
         while self._events:

@@ -270,3 +270,24 @@ async def test_a_hand_over_that_task_cancel_interrupts_is_repeated() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert target.events == [event(0)]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.one_loop(reason="trio has no cancellation from outside of its scopes")
+async def test_a_second_task_cancel_while_the_rest_is_handed_over_loses_nothing() -> None:
+    """As when a program cancels its task, does not wait for it, and ``asyncio.run`` cancels what is left."""
+    import asyncio
+
+    target = Slow()
+    sink = QueueSink(target)
+    for number in range(3):
+        await sink.emit(event(number))
+    task = asyncio.ensure_future(sink.drain())
+    await target.asked.wait()
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0.01)
+    target.go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert target.events == [event(number) for number in range(3)]
