@@ -107,7 +107,10 @@ class SandboxWorkspace:
         words = command if isinstance(command, str) else list(command)
         try:
             sandbox = await self._opened()
-            result = await sandbox.run(words, env=dict(env or {}), timeout=timeout)
+            try:
+                result = await sandbox.run(words, env=dict(env or {}), timeout=timeout)
+            except ConfigurationError as error:  # what the framework calls it; anything else it tries again
+                raise ValueError(str(error)) from error
         except ExecutionTimeout as error:
             printed = error.partial or ExecResult(137, "", "")
             raise WorkspaceTimeoutError(str(error), stdout=printed.stdout, stderr=printed.stderr) from error

@@ -140,6 +140,27 @@ def test_a_ref_of_another_provider_is_refused() -> None:
         SandboxWorkspace(ref=WorkspaceRef(provider="other", id="x"))
 
 
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        (["echo", "a\0b"], {}),
+        (["echo", "x" * 140_000], {}),
+        ([""], {}),
+        (["echo"], {"timeout": -1}),
+        (["echo"], {"env": {"A=B": "x"}}),
+    ],
+    ids=["NUL", "too long", "empty", "timeout", "env"],
+)
+async def test_an_argument_that_no_command_can_have_is_a_value_error(
+    fake: FakeBackend, command: list[str], options: dict[str, Any]
+) -> None:
+    workspace = SandboxWorkspace("fake://")
+    with pytest.raises(ValueError, match="SBX_E1000"):
+        await workspace.run(command, **options)
+    assert (await workspace.run(["echo", "1"])).exit_code == 0
+    await workspace.destroy()
+
+
 @pytest.fixture
 def fake() -> Iterator[FakeBackend]:
     fake = FakeBackend()
