@@ -51,7 +51,7 @@ def _page(error: type[SandboxError]) -> str:
         *([_markdown(rest)] if rest else []),
         f"**Fix:** {error.default_hint}" + _OFTEN,
         f"**Caught by:** {caught}." + (_TIMEOUT if issubclass(error, SandboxTimeout) else ""),
-        f"```pycon\n{example}\n```",
+        f"```pycon\n>>> from sandboxio import {error.__name__}\n{example}\n```",
         "[All error codes](README.md)",
         NOTE,
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 import runpy
 from pathlib import Path
@@ -34,6 +35,13 @@ def test_no_markup_of_docstrings_is_left() -> None:
         prose = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
         assert "``" not in prose, path
         assert not re.search(r":\w+:`", prose), path
+
+
+@pytest.mark.parametrize("page", sorted(FOLDER.glob("SBX_*.md")), ids=lambda page: page.stem)
+def test_the_example_of_a_page_runs_as_it_stands(page: Path) -> None:
+    (example,) = re.findall(r"```pycon\n(.*?)```", page.read_text(), re.DOTALL)
+    test = doctest.DocTestParser().get_doctest(example, {}, page.stem, str(page), 0)
+    assert doctest.DocTestRunner(verbose=False).run(test).failed == 0
 
 
 @pytest.fixture
