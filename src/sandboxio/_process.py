@@ -265,7 +265,8 @@ class BaseProcess:
         record = self._record
         if record is None:
             raise ConfigurationError(
-                "The process has not started.", hint="Use `async with sandbox.stream(...)`."
+                "The process has not started.",
+                hint="Enter it first: `async with sandbox.stream(...) as process:`, in blocking code `with`.",
             )
         if self._outcome is None:
             try:

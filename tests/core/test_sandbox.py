@@ -287,8 +287,9 @@ async def test_a_stream_is_entered_once_and_only_inside_async_with(backend: Scri
     async with await backend.create() as sandbox:
         process = sandbox.stream(["x"])
         assert not hasattr(process, "__await__")
-        with pytest.raises(ConfigurationError, match="has not started"):
+        with pytest.raises(ConfigurationError, match="has not started") as caught:
             await process.wait()
+        assert "in blocking code `with`" in caught.value.hint
         async with process:
             pass
         with pytest.raises(ConfigurationError, match="entered before"):
