@@ -26,3 +26,22 @@ def test_no_framework_is_imported_before_it_is_asked_for() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [
+        ("langgraph", "langchain_core", "langgraph"),
+        ("openai_agents", "agents", "openai-agents"),
+        ("pydantic_ai", "pydantic_ai", "pydantic-ai"),
+    ],
+)
+def test_without_its_framework_an_integration_names_the_extra(name: str, package: str, extra: str) -> None:
+    program = (
+        "import sys, sandboxio\n"
+        f"sys.modules[{package!r}] = None\n"
+        f"try: import sandboxio.integrations.{name}\n"
+        "except sandboxio.BackendNotInstalled as error: print(error.hint)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == f'pip install "sandboxio[{extra}]"\n'

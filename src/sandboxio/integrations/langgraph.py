@@ -14,15 +14,20 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeAlias
 
-from langchain_core.tools import StructuredTool, ToolException
-from pydantic import BaseModel, Field
-
-from sandboxio.errors import SandboxError
+from sandboxio.errors import BackendNotInstalled, SandboxError
 from sandboxio.model_text import render_for_model, render_result
 from sandboxio.models import ExecResult
 
 from . import _tool
 from ._tool import SandboxTool, Source
+
+try:
+    from langchain_core.tools import StructuredTool, ToolException
+    from pydantic import BaseModel, Field
+except ModuleNotFoundError as _missing:
+    raise BackendNotInstalled(
+        "LangChain is not installed.", hint='pip install "sandboxio[langgraph]"'
+    ) from _missing
 
 Answer: TypeAlias = tuple[str, ExecResult]
 _structured = partial(

@@ -10,18 +10,24 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from agents import FunctionTool, ModelBehaviorError, RunContextWrapper, function_tool
-from pydantic import Field
-
-from sandboxio.errors import SandboxError
-from sandboxio.integrations.openai_sandbox_client import (
-    SbxSandboxClient as SbxSandboxClient,
-    SbxSandboxOptions as SbxSandboxOptions,
-)
+from sandboxio.errors import BackendNotInstalled, SandboxError
 from sandboxio.model_text import ERROR_LIMIT, clip, render_for_model, render_result
 
 from . import _tool
 from ._tool import SandboxTool, Source
+
+try:
+    from agents import FunctionTool, ModelBehaviorError, RunContextWrapper, function_tool
+    from pydantic import Field
+
+    from sandboxio.integrations.openai_sandbox_client import (
+        SbxSandboxClient as SbxSandboxClient,
+        SbxSandboxOptions as SbxSandboxOptions,
+    )
+except ModuleNotFoundError as _missing:
+    raise BackendNotInstalled(
+        "The OpenAI Agents SDK is not installed.", hint='pip install "sandboxio[openai-agents]"'
+    ) from _missing
 
 
 def make_code_tool(

@@ -11,16 +11,21 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Annotated
 
-from pydantic import Field
-from pydantic_ai import Tool
-from pydantic_ai.exceptions import ToolFailed
-
-from sandboxio.errors import SandboxError
+from sandboxio.errors import BackendNotInstalled, SandboxError
 from sandboxio.model_text import render_for_model, render_result
 from sandboxio.models import ExecResult
 
 from . import _tool
 from ._tool import SandboxTool, Source
+
+try:
+    from pydantic import Field
+    from pydantic_ai import Tool
+    from pydantic_ai.exceptions import ToolFailed
+except ModuleNotFoundError as _missing:
+    raise BackendNotInstalled(
+        "Pydantic AI is not installed.", hint='pip install "sandboxio[pydantic-ai]"'
+    ) from _missing
 
 
 def make_code_tool(
