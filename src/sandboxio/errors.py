@@ -385,7 +385,10 @@ class PathNotFound(FileSystemError):
     """
 
     code = "SBX_E1701"
-    default_hint = "List the folder with files.ls(); relative paths start at the sandbox's working folder."
+    default_hint = (
+        "List the folder with files.ls(), or make it with files.mkdir(path, parents=True); "
+        "relative paths start at the sandbox's working folder."
+    )
 
 
 def catalogue() -> list[type[SandboxError]]:
