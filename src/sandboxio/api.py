@@ -73,7 +73,8 @@ async def connect(target: str | BackendConfig, sandbox_id: str) -> AsyncSandbox:
     """A handle on a running sandbox that sandboxio made; creates nothing.
 
     ``target`` names the backend: ``"docker://"``. Raises ``ConnectError`` for an unknown, ended or
-    foreign sandbox. Leaving the handle's ``async with`` ends the sandbox, as for its creator.
+    foreign sandbox. Leaving the handle's ``async with`` ends the sandbox, as for its creator. The
+    creator's ``env`` and ``secrets`` are not known to it: pass what a call needs in that call.
 
     >>> import anyio
     >>> async def main():

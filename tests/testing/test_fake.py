@@ -157,6 +157,17 @@ async def test_runs_at_the_same_time_share_the_clock() -> None:
     assert ended == [("10", 10), ("20", 20), ("30", 30)]
 
 
+async def test_a_second_handle_does_not_know_the_values_of_the_creator() -> None:
+    fake = FakeBackend()
+    made = await fake.create(env={"A": "mine"}, secrets={"B": "hunter22"})
+    other = await fake.connect(made.id)
+    assert (await made.run("echo a-$A b-$B")).stdout == "a-mine b-hunter22\n"
+    assert (await other.run("echo a-$A b-$B")).stdout == "a- b-\n"
+    assert (await other.run("echo a-$A", env={"A": "its own"})).stdout == "a-its own\n"
+    await other.run("echo hunter22")
+    assert fake.events[-1].argv == ("echo hunter22",)
+
+
 async def test_the_lifetime_ends_in_virtual_time_only() -> None:
     fake = FakeBackend()
     sandbox = await fake.create(timeout=10)

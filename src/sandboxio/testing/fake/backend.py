@@ -304,7 +304,8 @@ class FakeBackend(BaseBackend):
         machine.expire_if_due()
         if machine.ended is not None:
             raise ConnectError(f"Sandbox {sandbox_id!r} has ended: {machine.ended}.")
-        return self._handle(machine)
+        # The creator's values travel with its own calls, as on every backend.
+        return self._handle(machine, replace(machine.request, env={}, secrets={}))
 
     def configured(self, config: BackendConfig) -> FakeBackend:
         """This fake for one creation by a typed config; its own fields are in ``calls[...].config``."""
@@ -351,11 +352,12 @@ class FakeBackend(BaseBackend):
     def _made(self, request: SandboxRequest) -> FakeSandbox:
         machine = Machine(f"fake-{next(self._ids):04}", request, self._clock)
         self._machines[machine.id] = machine
-        return self._handle(machine)
+        return self._handle(machine, request)
 
-    def _handle(self, machine: Machine) -> FakeSandbox:
+    def _handle(self, machine: Machine, request: SandboxRequest) -> FakeSandbox:
         return FakeSandbox(
             machine,
+            request=request,
             backend=self.name,
             capabilities=self.capabilities,
             isolation=self.isolation,

@@ -89,7 +89,7 @@ class Machine:
             job = run.spawn(program, text, its_env, self.clock.now)
             job.advance(self.clock.now)
 
-        full = {**BASE_ENV, **self.request.variables, **env}
+        full = {**BASE_ENV, **env}
         return Context(self.tree, self.network, run, full, start, variables=variables)
 
     def launch(self, run: Run, program: Program, text: str, env: Mapping[str, str]) -> Job:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import anyio
 import anyio.lowlevel
 
-from sandboxio.adapter import BaseProcess, BaseSandbox, Execution, FileTransfer, Recorder
+from sandboxio.adapter import BaseProcess, BaseSandbox, Execution, FileTransfer, Recorder, SandboxRequest
 from sandboxio.errors import CapabilityNotSupported
 from sandboxio.models import BackendConfig, Capability, ExecResult, IsolationTier, NetworkPolicy, Resources
 
@@ -56,6 +56,7 @@ class FakeSandbox(BaseSandbox):
         self,
         machine: Machine,
         *,
+        request: SandboxRequest,
         backend: str,
         capabilities: Capability,
         isolation: IsolationTier,
@@ -71,7 +72,7 @@ class FakeSandbox(BaseSandbox):
             backend=backend,
             capabilities=capabilities,
             isolation=isolation,
-            request=machine.request,
+            request=request,
             recorder=recorder,
             output_limit=output_limit,
         )
@@ -118,7 +119,7 @@ class FakeSandbox(BaseSandbox):
         text = command if isinstance(command, str) else " ".join(command)
 
         def program(run: Run) -> Program:
-            context = self._machine.context(run, env)
+            context = self._machine.context(run, {**self._request.variables, **env})
             return shell(command, context) if isinstance(command, str) else start(command, context)
 
         return self._execution("run", text, program, env=env, seconds=seconds)
@@ -131,7 +132,7 @@ class FakeSandbox(BaseSandbox):
         interactive = Capability.STATEFUL_CODE in self.capabilities
 
         def program(run: Run) -> Program:
-            context = self._machine.context(run, {}, context_id)
+            context = self._machine.context(run, self._request.variables, context_id)
             return python(code, context, interactive=interactive)
 
         return self._execution("run_code", code, program, env={}, seconds=seconds)
@@ -171,7 +172,7 @@ class FakeSandbox(BaseSandbox):
                 return program(run)
             return _scripted(rule, run)
 
-        everything = {**self._machine.request.variables, **env}
+        everything = {**self._request.variables, **env}
         return FakeExecution(self._machine, scripted_or_virtual, text=text, env=everything, seconds=seconds)
 
     def _note(self, op: str, **fields: object) -> None:
