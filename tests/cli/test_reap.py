@@ -188,6 +188,27 @@ def test_a_backend_that_cannot_be_listed(
     assert len(store.killed) == 3
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_where_it_failed_is_shown_on_request(
+    command: Command, only: Only, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    store = Store()
+    store.breaks, store.refuses = {"a" * 64}, {"b2"}
+    only(crashing=Crashing, store=lambda: store, unlisted=Unlisted)
+    assert command("reap", "--kill", *options).err == ""
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    monkeypatch.setenv("SBX_DEBUG", "1")
+    ran = command("reap", "--kill", *options)
+    assert ran.code == 1
+    for line in (
+        'LookupError("odd")',
+        'AuthError("ACME',
+        'KeyError("sandbox")',
+        'ConnectError("The provider',
+    ):
+        assert f"raise {line}" in ran.err
+
+
 @pytest.mark.parametrize(("factory", "code"), [(missing, 0), (Plain, 1)])
 def test_asked_for_by_name(
     command: Command, only: Only, factory: Callable[[], FakeBackend], code: int

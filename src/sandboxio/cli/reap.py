@@ -162,10 +162,12 @@ async def _remove(name: str, backend: ReapableBackend, one: Found) -> None:
 
 
 def _broken(name: str, error: Exception) -> ConnectError:
-    return ConnectError(
+    failure = ConnectError(
         f"The adapter of {name!r} failed: {type(error).__name__}: {error}",
         hint="Upgrade or reinstall the adapter.",
     )
+    failure.__cause__ = error
+    return failure
 
 
 def _print(reaped: list[Reaped], output: Output, *, kill: bool) -> None:
@@ -176,6 +178,8 @@ def _print(reaped: list[Reaped], output: Output, *, kill: bool) -> None:
             for one in backend.found:
                 _print_one(one, output, kill=kill)
         elif backend.error is not None:
+            if backend.status == "failed":
+                output.traceback(backend.error)
             output.title(f"{backend.name}: {backend.status}")
             if backend.status != "not installed":
                 output.line(backend.error.message, indent=2)
@@ -194,6 +198,7 @@ def _print_one(one: Found, output: Output, *, kill: bool) -> None:
         parts.append(one.outcome)
     output.line("  ".join(parts), indent=2, hang=4)
     if one.error is not None:
+        output.traceback(one.error)
         output.line(one.error.message, indent=6)
         output.line(f"fix: {one.error.hint}", indent=6, hang=2)
 
