@@ -160,7 +160,7 @@ class Recorder:
         if record.span is not None:
             record.span.finish(event, record.problem)
         if event is not None and self._sinks:
-            await self._deliver(event, error)
+            await self._deliver(event, error, record)
 
     def operation(
         self,
@@ -209,7 +209,7 @@ class Recorder:
             policy=_redacted(record.policy, redact),
         )
 
-    async def _deliver(self, event: AuditEvent, error: BaseException | None) -> None:
+    async def _deliver(self, event: AuditEvent, error: BaseException | None, record: OperationRecord) -> None:
         """Hand ``event`` to every sink, whatever becomes of the others."""
         failures: list[str] = []
         cause: BaseException | None = None
@@ -220,6 +220,8 @@ class Recorder:
             except _SinkFailed as failure:
                 failures.append(str(failure))
                 cause = cause or failure.__cause__
+                if failure.__cause__ is not None:
+                    scrub(failure.__cause__, record.subject.redactor, outside=record.outside)
             except anyio.get_cancelled_exc_class() as cancelled:  # noqa: ASYNC103 - raised again below
                 failures.append(f"{type(sink).__name__} was cancelled")
                 interruption = cancelled if _task_was_cancelled() else interruption

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import traceback
 import warnings
 from collections import Counter
 from datetime import UTC, datetime
@@ -303,6 +304,21 @@ async def test_fail_makes_the_operation_fail(sink: RecordingSink, failing: Any, 
         async with made.stream(["x"]) as process:
             await process.wait()
     assert names(sink) == ["create", "exec", "stream"]
+
+
+async def test_the_cause_of_a_failing_sink_shows_no_secret() -> None:
+    """It may quote what it was to write, or run in a task of the caller's that knows more."""
+    secret = "hunter" + "22"
+
+    class Telling:
+        async def emit(self, event: AuditEvent) -> None:
+            raise OSError(f"cannot write {event.event}: {secret}")
+
+    made = ScriptedBackend(audit=AuditConfig(sinks=(Telling(),), on_sink_failure="fail"))
+    with pytest.raises(AuditSinkError) as caught:
+        await made.create(secrets={"T": secret})
+    assert isinstance(caught.value.__cause__, OSError)
+    assert secret not in "".join(traceback.format_exception(caught.value))
 
 
 async def test_fail_does_not_replace_what_the_operation_raised() -> None:
