@@ -76,7 +76,7 @@ async def bounded(
         if put_off is None:
             raise
         put_off.append(interruption)  # anyio lets its own out, too, if another one was asked for meanwhile
-        return False
+        return False  # noqa: ASYNC104 - it is in put_off
     return not scope.cancelled_caught
 
 
