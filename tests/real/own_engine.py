@@ -92,8 +92,17 @@ class OwnEngine:
         return answer
 
     def held(self) -> list[str]:
-        """Names of all containers that it knows, running or not."""
-        return [str(each["Names"]) for each in json.loads(self.ask("GET", "/containers/json?all=1"))]
+        """Names and states of all containers that it has, running or not.
+
+        A list may hold one that is removed: Docker 20.10 keeps a copy for lists, which a late change of state
+        can bring back, without its name.
+        """
+        listed = json.loads(self.ask("GET", "/containers/json?all=1"))
+        return [
+            f"{each['Names']} {each['Id'][:12]} {each['State']}: {each['Status']}"
+            for each in listed
+            if engine_api.request("GET", f"/containers/{each['Id']}/json", host=self.host)[0] != 404
+        ]
 
     def copy_image(self, name: str) -> None:
         """Take an image over from the engine of DOCKER_HOST, by way of a file."""

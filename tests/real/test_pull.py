@@ -202,8 +202,10 @@ async def test_two_pulls_of_one_image_at_once(
             proxy.go_on()
         await proxy.all_closed()
         fetched = Counter(re.findall(rb"GET /v2/\S+/blobs/(\S+)", proxy.asked))
-    assert sorted(fetched.values())[:2] == [1, 1], "each layer once; each pull asks for the settings"
-    assert len(fetched) == 3
+    *layers, settings = sorted(fetched.values())
+    assert set(layers) == {1}, f"each layer once: {proxy.asked!r}"
+    assert settings > 1, "each pull asks for the settings"
+    assert len(layers) in (1, 2), "another image may have the program's layer already"
     assert not held(repository)
 
 
