@@ -435,11 +435,11 @@ class Spawner:
         self, path: bytes, argv: list[bytes], env: dict[bytes, bytes], fds: tuple[int, int, int]
     ) -> int:
         """The new process's number. Raises OSError for what kept it from starting."""
+        self.alarm.set()  # first: it needs a descriptor, which there may be none of below the limit of theirs
         if self.raised != self.files:
             set_limit(resource.RLIMIT_NOFILE, self.files)
         self.be_preferred(b"500")
         try:
-            self.alarm.set()
             return self.spawn(path, argv, env, fds)
         except NotImplementedError:  # a C library without POSIX_SPAWN_SETSID
             self.fall_back()

@@ -94,8 +94,7 @@ class OwnEngine:
     def held(self) -> list[str]:
         """Names and states of all containers that it has, running or not.
 
-        A list may hold one that is removed: Docker 20.10 keeps a copy for lists, which a late change of state
-        can bring back, without its name.
+        Each is asked for by its id: Docker 20.10, killed and started again, was seen to list one unnamed.
         """
         listed = json.loads(self.ask("GET", "/containers/json?all=1"))
         return [

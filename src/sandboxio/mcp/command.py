@@ -120,7 +120,7 @@ def _check_address(host: str, port: int) -> None:
     """Refuse what the servers would answer with a traceback: they bind the address inside of task groups."""
     try:
         socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, ValueError) as error:  # the last for a name that is none
         raise ConfigurationError(
             f"Nothing can listen on {host}, port {port}: {error}.", hint="Choose another --port or --host."
         ) from error
