@@ -415,6 +415,7 @@ class Spawner:
     def __init__(self, alarm: Alarm) -> None:
         self.alarm = alarm
         self.null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        self.low = tuple(os.dup(self.null) for _ in range(3))
         self.nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICER)
         self.spawn = self.fast
         if not hasattr(os, "posix_spawn"):
@@ -457,10 +458,18 @@ class Spawner:
             pass
 
     def fast(self, path: bytes, argv: list[bytes], env: dict[bytes, bytes], fds: tuple[int, int, int]) -> int:
-        actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(fds)]
-        return os.posix_spawn(
-            path, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=SIGNALS
-        )
+        # glibc refuses descriptors above the limit, which is theirs now (__spawn_valid_fd): lend it low ones.
+        lent = self.low if max(fds) >= self.files[0] else ()
+        for fd, low in zip(fds, lent):
+            os.dup2(fd, low, inheritable=False)
+        actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(lent or fds)]
+        try:
+            return os.posix_spawn(
+                path, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=SIGNALS
+            )
+        finally:
+            for low in lent:
+                os.dup2(self.null, low, inheritable=False)
 
     def fall_back(self) -> None:
         """To fork. Python 3.12 warns of that beside a thread, but the alarm's runs no Python."""

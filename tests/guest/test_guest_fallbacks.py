@@ -238,3 +238,17 @@ def test_an_end_comes_while_the_kernel_holds_process_1(
     began = time.monotonic()
     assert client.wait(8) == 0
     assert time.monotonic() - began < 5
+
+
+def test_more_runs_than_the_limit_of_descriptors_of_what_they_start(
+    guest: Guests, python: str, work: Path
+) -> None:
+    """Process 1 raises its own limit for their pipes, and starts each program with the container's."""
+    told = launcher.arguments(120, lifeline=True, work=os.fspath(work), localhost=False)
+    limited = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "prlimit", "--nofile=40:400"]
+    client = guest(command=[*limited, *launcher.with_python(told, python)], namespace=False)
+    for _ in range(30):
+        op = client.start("sleep", "300", tell=True)
+        assert isinstance(client.until(op, w.Started, w.Failed), w.Started)
+    client.pump(0.3)  # the watchdog of starts rests
+    assert client.sh("echo works; ulimit -n")[1] == b"works\n40\n"
