@@ -34,7 +34,10 @@ set -m
 (exec 2>&3 3>&-; exec -- "${@:4}") &
 set +m
 wait "$!"
-set -- "$3" "$?"
+code=$?
+# One that stops itself before job control is off again counts for wait as ended, until it really has.
+while ((code > 128)) && [[ $(jobs -s) ]]; do /bin/sleep 0.1; wait "$!"; code=$?; done
+set -- "$3" "$code"
 printf '\036%s %d\036' "$@"
 printf '\036%s %d\036' "$@" >&3
 """

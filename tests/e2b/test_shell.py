@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
+from sandboxio_e2b import shell
 from sandboxio_e2b.shell import EndingFilter, Mark, kill_command, program, quote, run_command, split_env
 
 MARK = Mark(1 << 40, "t" * 32)
@@ -182,10 +184,8 @@ def started(tmp_path: Path) -> Iterator[tuple[Mark, Path]]:
     kill(mark)
 
 
-def begin(mark: Mark, command: list[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        run_command(command, mark, {}), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+def begin(mark: Mark, command: list[str], stdout: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(run_command(command, mark, {}), stdout=stdout, stderr=subprocess.DEVNULL)
 
 
 @pytest.mark.parametrize(
@@ -266,6 +266,27 @@ def test_a_stopped_command_has_not_ended(started: tuple[Mark, Path]) -> None:
         process.wait(0.3)
     assert kill(mark) == 0
     process.wait(10)
+
+
+def test_a_command_that_stops_itself_at_once_has_not_ended(
+    started: tuple[Mark, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script sees the stop while its job control is still on, as it can on a busy machine."""
+    seen = 'until [[ $(jobs -s) ]]; do :; done; echo $$ >"$0.seen"\nset +m'
+    mark, path = started
+    monkeypatch.setattr(shell, "_RUN", shell._RUN.replace("set +m", seen.replace("$0", str(path))))
+    process = begin(mark, ["bash", "-c", 'echo $$ >"$0"; kill -STOP $$; exit 5', str(path)], subprocess.PIPE)
+    try:
+        pid = written(path)
+        written(path.with_name("pid.seen"))
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.3)
+        os.kill(pid, signal.SIGCONT)
+        told, _ = process.communicate(timeout=10)
+        assert told == mark.ending + b"5\x1e"
+    finally:
+        kill(mark)
+        process.communicate(timeout=10)
 
 
 def test_a_command_that_kills_its_group_does_not_kill_what_tells_its_end() -> None:
