@@ -16,6 +16,7 @@ case "$*" in
     *--list) echo "podman" ;;
 esac
 echo "$*" >> "$LOG"
+case "$*" in *run_pass*"$SHAKY"*) echo "tests/a.py::test_a" >> "$3" ;; esac
 case "$*" in *"$BROKEN"*) exit 1 ;; esac
 """
 GATES = """#!/bin/sh
@@ -31,7 +32,7 @@ PASSES = (
 )
 
 
-def run(folder: Path, broken: str) -> tuple[int, str, str]:
+def run(folder: Path, broken: str, shaky: str = "nothing") -> tuple[int, str, str]:
     (folder / ".venv/bin").mkdir(parents=True)
     (folder / "scripts").mkdir()
     shutil.copy(ROOT / "scripts/run_tests.sh", folder / "scripts")
@@ -49,6 +50,7 @@ def run(folder: Path, broken: str) -> tuple[int, str, str]:
             "PATH": "/usr/bin:/bin",
             "LOG": str(folder / "log"),
             "BROKEN": broken,
+            "SHAKY": shaky,
             "TMPDIR": str(folder / "tmp"),
         },
     )
@@ -84,6 +86,15 @@ def test_a_pass_that_fails_is_named_and_the_others_run(tmp_path: Path, broken: s
     assert out.count("failed: ") == 1
     for each in PASSES:
         assert each in log
+
+
+@pytest.mark.parametrize("shaky", ["tests -m not", "contract -m not", "contract -m engine"])
+def test_an_unsteady_test_is_named_at_the_end_and_fails_nothing(tmp_path: Path, shaky: str) -> None:
+    code, out, _ = run(tmp_path, "nothing", shaky)
+    assert code == 0
+    told, name, verdict = out.splitlines()[-3:]
+    assert told.startswith("unsteady, a fault to look for")
+    assert (name, verdict) == ("    tests/a.py::test_a", "all passes passed")
 
 
 def test_an_engine_that_does_not_come_up_ends_it_at_once(tmp_path: Path) -> None:
