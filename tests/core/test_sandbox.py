@@ -25,7 +25,7 @@ from sandboxio import (
     ResourceLimitExceeded,
     Resources,
     SandboxGone,
-    adapter as adapter_module,
+    _sandbox as sandbox_module,
 )
 from sandboxio.adapter import Exit
 from tests.harness.clocks import backend_for
@@ -422,7 +422,7 @@ async def test_a_run_that_cannot_be_killed_takes_the_sandbox_with_it(
     start = anyio.current_time()
     with pytest.raises(ExecutionTimeout):
         await sandbox.run(["x"], timeout=1)
-    assert anyio.current_time() - start == pytest.approx(1 + adapter_module.KILL_BOUND)
+    assert anyio.current_time() - start == pytest.approx(1 + sandbox_module.KILL_BOUND)
     assert world.sandboxes == set()
     with pytest.raises(SandboxGone, match="could not be confirmed dead"):
         await sandbox.run(["x"])
@@ -601,7 +601,7 @@ async def test_without_the_shield_the_sweep_finds_leaks(monkeypatch: pytest.Monk
         await work()
         return True
 
-    monkeypatch.setattr(adapter_module, "bounded", unshielded)
+    monkeypatch.setattr(sandbox_module, "bounded", unshielded)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         _, wrong = await _sweep()

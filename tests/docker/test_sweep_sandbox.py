@@ -15,7 +15,7 @@ from typing import Literal, get_args
 import anyio
 import pytest
 
-from sandboxio import adapter
+from sandboxio import _sandbox
 from sandboxio.errors import ExecutionTimeout, SandboxGone
 from sandboxio.testing.suite.comparing import difference
 from sandboxio_docker import DockerBackend
@@ -120,7 +120,7 @@ async def test_the_sweep_finds_what_an_unshielded_kill_leaves(
                     await anyio.sleep(0.01)
 
         with monkeypatch.context() as patch:
-            patch.setattr(adapter, "bounded", unshielded)
+            patch.setattr(_sandbox, "bounded", unshielded)
             await sweep(lambda: run_longer(sandbox), check)
         assert alive > 0
 

@@ -39,7 +39,7 @@ START = "POST /process.Process/Start"
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a busy machine: else a kill that takes too long ends the whole sandbox."""
-    monkeypatch.setattr("sandboxio.adapter.KILL_BOUND", 20.0)
+    monkeypatch.setattr("sandboxio._sandbox.KILL_BOUND", 20.0)
     monkeypatch.setenv("SBX_TEARDOWN_GRACE", "20")
 
 

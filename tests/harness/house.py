@@ -36,6 +36,8 @@ LAYOUT = {
         registry _dsn otel _logs
         _record
         _files _process
+        _sandbox
+        _backend
         adapter
         api _portal
         sync
