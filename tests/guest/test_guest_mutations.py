@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -159,9 +160,10 @@ KILLS: dict[str, tuple[str, Changes]] = {
         [("        return span is not None and span[0] <= self.mark <= span[1]", "        return span is not None")],
     ),
 }  # fmt: skip
-ATTEMPTS = 60
+PATIENCE = 60.0  # seconds: most escape in two, but it takes luck, and on a busy machine more of it
 
 
+@pytest.mark.timeout(PATIENCE + 30)
 @pytest.mark.parametrize("name", KILLS)
 def test_an_adversary_escapes_from(guest: Guests, adversary: str, name: str) -> None:
     mode, changes = KILLS[name]
@@ -172,7 +174,8 @@ def test_an_adversary_escapes_from(guest: Guests, adversary: str, name: str) -> 
         client.kill(older)
         assert not living(client), "it was spared"
         return
-    for _ in range(ATTEMPTS):
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
         op = attack(client, adversary, mode, 3)
         try:
             fate = client.kill(op).fate
@@ -180,4 +183,4 @@ def test_an_adversary_escapes_from(guest: Guests, adversary: str, name: str) -> 
             return
         if fate != Fate.DEAD or "adversary" in living(client):
             return
-    pytest.fail(f"{ATTEMPTS} kills by a guest that is broken like this left nobody")
+    pytest.fail(f"{PATIENCE:g} s of kills by a guest that is broken like this left nobody")
