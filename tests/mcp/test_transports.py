@@ -188,20 +188,27 @@ def _wait_until_open(port: int, server: subprocess.Popen[bytes]) -> None:
             return
 
 
-# The SDK's client leaves async generators to the garbage collector, which trio tells.
 @pytest.mark.parametrize("loop", LOOPS)
 def test_an_address_that_cannot_be_listened_on_is_said_without_a_traceback(loop: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        for port in (taken.getsockname()[1], 99_999):
-            command = [*COMMAND, "--transport", "streamable-http", "--loop", loop, "--port", str(port)]
+        busy = taken.getsockname()[1]
+        no_name = "a" * 64  # longer than a label may be (RFC 1035, section 2.3.4), so nobody is asked for it
+        for host, port in (("127.0.0.1", busy), ("127.0.0.1", 99_999), (no_name, 8000)):
+            where = ["--host", host, "--allowed-host", host, "--port", str(port)]
             done = subprocess.run(
-                command, env=environment(), capture_output=True, text=True, timeout=30, check=False
+                [*COMMAND, "--transport", "streamable-http", "--loop", loop, *where],
+                env=environment(SBX_MCP_TOKEN="t" * 43),
+                capture_output=True,
+                text=True,
+                timeout=30,
+                check=False,
             )
             assert done.returncode == 1
-            assert done.stderr.startswith(f"[SBX_E1000] Nothing can listen on 127.0.0.1, port {port}: ")
+            assert done.stderr.startswith(f"[SBX_E1000] Nothing can listen on {host}, port {port}: ")
             assert "Traceback" not in done.stderr
 
 
+# The SDK's client leaves async generators to the garbage collector, which trio tells.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("loop", LOOPS)
 async def test_a_client_over_http(loop: str) -> None:
