@@ -7,7 +7,7 @@ it tests, that somebody has to look for, so it is appended to the file UNSTEADY,
 ends with those lines. It says nothing of the change at hand, so the run has passed. A test that fails again
 has failed. More than two unsteady ones are no accident: then nothing is tried again.
 
-The tests of promises (docs/guarantees.md) have no second try: there, every failure counts.
+A promise of docs/guarantees.md whose test is unsteady is not called proved: see ``scripts.guarantees``.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ fi
 
 echo
 echo "== guarantees: did each promise's test run and pass"
-"$python" -m scripts.guarantees "$outcomes" || failed+=("guarantees")
+"$python" -m scripts.guarantees "$outcomes" "$unsteady" || failed+=("guarantees")
 
 echo
 if [[ -s $unsteady ]]; then
