@@ -7,6 +7,7 @@ are done here, once.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Protocol, Self, TypeVar
 import anyio
 import anyio.lowlevel
 
-from ._output import Output
+from ._output import OUTPUT_LIMIT, Output
 from ._record import OperationRecord
 from ._redact import Redactor
 from ._scrub import guarded
@@ -199,12 +200,17 @@ class BaseProcess:
         self._starting: anyio.CancelScope
         self._entered: anyio.Event
         self._down: anyio.Event | None = None
+        self._reading: anyio.Lock
+        self._iterated = False
+        self._kept = deque[OutputChunk]()  # what wait() read while somebody iterates
+        self._kept_bytes = 0
 
     async def __aenter__(self) -> Self:
         if self._record is not None:
             raise ConfigurationError("This process was entered before.", hint="Call stream() again.")
         self._record = record = self._opened()
         self._starting, self._entered = anyio.CancelScope(), anyio.Event()
+        self._reading = anyio.Lock(fast_acquire=True)
         self._deadline = anyio.current_time() + self._seconds
         try:
             with record.inside(), guarded(record.subject.redactor):
@@ -231,15 +237,21 @@ class BaseProcess:
         return self
 
     async def __anext__(self) -> OutputChunk:
-        chunk = await self._receive()
+        self._iterated = True
+        chunk = await self._receive(self._take_kept)
         if chunk is None:
             raise StopAsyncIteration
         return chunk
 
     async def wait(self) -> ExecResult:
-        """The result, with ``streamed=True``; unread output is read and dropped. Idempotent."""
-        while await self._receive() is not None:
-            pass
+        """The result, with ``streamed=True``; unread output is read and dropped. Idempotent.
+
+        Another task may iterate meanwhile: what is read here is kept for it, up to ``OUTPUT_LIMIT`` bytes.
+        """
+        while (chunk := await self._receive()) is not None:
+            if self._iterated and self._kept_bytes + len(chunk.data) <= OUTPUT_LIMIT:
+                self._kept.append(chunk)
+                self._kept_bytes += len(chunk.data)
         assert isinstance(self._outcome, ExecResult)
         return self._outcome
 
@@ -261,28 +273,44 @@ class BaseProcess:
         ended = self._execution.exit
         return None if ended is None else ended.exit_code
 
-    async def _receive(self) -> OutputChunk | None:
+    def _take_kept(self) -> OutputChunk | None:
+        if not self._kept:
+            return None
+        chunk = self._kept.popleft()
+        self._kept_bytes -= len(chunk.data)
+        return chunk
+
+    async def _receive(self, first: Callable[[], OutputChunk | None] = lambda: None) -> OutputChunk | None:
+        """What ``first`` has, or the next piece. One task at a time, so that none sleeps through the end."""
         record = self._record
         if record is None:
             raise ConfigurationError(
                 "The process has not started.",
                 hint="Enter it first: `async with sandbox.stream(...) as process:`, in blocking code `with`.",
             )
-        if self._outcome is None:
-            try:
-                with record.inside(), guarded(record.subject.redactor):
-                    chunk = await self._before_deadline(self._execution.receive)
-                    if chunk is not None:
-                        self._bytes += len(chunk.data)
-                        return chunk
-                    self._outcome = self._streamed_result()
-                    if self._execution.exit is not None and not self._killed:
-                        raise_for_exit(self._execution.exit, self._owner, self._seconds, self._outcome)
-            except SandboxError as error:
-                self._notice(error)
-                self._outcome = error
+        async with self._reading:
+            if (kept := first()) is not None:
+                return kept
+            if self._outcome is None and (chunk := await self._advance(record)) is not None:
+                return chunk
         if isinstance(self._outcome, SandboxError):
             raise self._outcome
+        return None
+
+    async def _advance(self, record: OperationRecord) -> OutputChunk | None:
+        """The next piece from the run, or None and its outcome."""
+        try:
+            with record.inside(), guarded(record.subject.redactor):
+                chunk = await self._before_deadline(self._execution.receive)
+                if chunk is not None:
+                    self._bytes += len(chunk.data)
+                    return chunk
+                self._outcome = self._streamed_result()
+                if self._execution.exit is not None and not self._killed:
+                    raise_for_exit(self._execution.exit, self._owner, self._seconds, self._outcome)
+        except SandboxError as error:
+            self._notice(error)
+            self._outcome = error
         return None
 
     def _notice(self, error: BaseException) -> None:
@@ -322,6 +350,7 @@ class BaseProcess:
 
     async def _finish(self, record: OperationRecord, error: BaseException | None) -> None:
         self._left = True
+        self._kept.clear()
         try:
             if self._execution.exit is None or self._killed:
                 with record.inside(), guarded(record.subject.redactor):

@@ -72,6 +72,36 @@ class StreamTests(Contract):
             assert process.returncode == 3
 
     @needs(Capability.STREAMING)
+    async def test_stream_one_task_reads_while_another_waits(self) -> None:
+        found: dict[str, bytes] = {}
+        async with self.sandbox() as sandbox, sandbox.stream([*self.cmd_count, "100000"]) as process:
+
+            async def read() -> None:
+                found.update(await collected(process))
+
+            async with (
+                self.within(self.patience, "a reader and a waiter"),
+                anyio.create_task_group() as group,
+            ):
+                group.start_soon(read)
+                await anyio.wait_all_tasks_blocked()
+                assert (await process.wait()).exit_code == 0
+        assert not difference(found["stdout"], b"".join(b"%d\n" % number for number in range(1, 100_001)))
+
+    @needs(Capability.STREAMING)
+    async def test_stream_two_tasks_share_the_output(self) -> None:
+        found: list[bytes] = []
+        async with self.sandbox() as sandbox, sandbox.stream(self.cmd_both) as process:
+
+            async def read() -> None:
+                found.extend([chunk.data async for chunk in process])
+
+            async with self.within(self.patience, "two readers"), anyio.create_task_group() as group:
+                group.start_soon(read)
+                group.start_soon(read)
+        assert sorted(b"".join(found).split()) == [b"err", b"out"]
+
+    @needs(Capability.STREAMING)
     async def test_stream_wait_is_idempotent_and_drops_unread_output(self) -> None:
         async with self.sandbox() as sandbox, sandbox.stream([*self.cmd_count, "100000"]) as process:
             first = await process.wait()
