@@ -112,6 +112,7 @@ class BaseFileSystem:
             source = _open_local(local)
         with source:
             status = os.fstat(source.fileno())
+            _check_has_size(source, status.st_size, local)
             async with self._owner.file_operation("file_upload", remote, bytes_in=status.st_size):
                 await self._transfer.write_file(
                     remote, source, status.st_size, stat.S_IMODE(status.st_mode) & 0o777
@@ -191,6 +192,15 @@ def _open_local(local: str | Path) -> BinaryIO:
             hint="Upload files one by one; pack a folder first.",
         )
     return os.fdopen(descriptor, "rb")
+
+
+def _check_has_size(source: BinaryIO, size: int, local: str | Path) -> None:
+    """Refuse what the kernel makes up while it is read, such as /proc/cpuinfo: its size says nothing."""
+    if size == 0 and source.read(1):
+        raise FileSystemError(
+            f"{str(local)!r} on this machine has a size of 0 and content.",
+            hint="Read it and write() what was read.",
+        )
 
 
 def _temporary_beside(target: Path) -> tuple[int, Path]:
