@@ -209,7 +209,7 @@ def test_where_it_failed_is_shown_on_request(
         assert f"raise {line}" in ran.err
 
 
-@pytest.mark.parametrize(("factory", "code"), [(missing, 0), (Plain, 1)])
+@pytest.mark.parametrize(("factory", "code"), [(missing, 1), (Plain, 1)])
 def test_asked_for_by_name(
     command: Command, only: Only, factory: Callable[[], FakeBackend], code: int
 ) -> None:

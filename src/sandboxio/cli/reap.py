@@ -18,7 +18,7 @@ from sandboxio.protocols import ReapableBackend
 
 from .output import Output, error_dict
 
-HELP: str = "list sandboxes that outlived their program; with --kill, remove them"
+HELP: str = "list all sandboxes of sandboxio, also those in use; with --kill, remove them"
 EXAMPLES: str = """\
 examples:
   sandboxio reap                                list, remove nothing
@@ -69,10 +69,13 @@ class Reaped:
     status: Status
     found: list[Found] = field(default_factory=list[Found])
     error: SandboxError | None = None
+    asked_for: bool = False
 
     @property
     def failed(self) -> bool:
-        """True if listing or a removal failed."""
+        """True if listing or a removal failed, or if a backend that was named is not there."""
+        if self.status == "not installed":
+            return self.asked_for
         return self.status == "failed" or any(one.outcome == "failed" for one in self.found)
 
     def as_dict(self) -> dict[str, Any]:
@@ -131,7 +134,7 @@ async def _reap_all(names: list[str], labels: Mapping[str, str], kill: bool) -> 
 
 async def _reap(name: str, labels: Mapping[str, str], *, kill: bool, asked_for: bool) -> Reaped:
     if (missing := not_installed(name)) is not None:
-        return Reaped(name, "not installed", error=missing)
+        return Reaped(name, "not installed", error=missing, asked_for=asked_for)
     try:
         backend = registry.resolve(name)
         if not isinstance(backend, ReapableBackend):
@@ -141,7 +144,7 @@ async def _reap(name: str, labels: Mapping[str, str], *, kill: bool, asked_for: 
             return Reaped(name, "failed" if asked_for else "cannot list", error=refusal)
         found = [Found(one) for one in await backend.list_managed(labels=labels or None)]
     except BackendNotInstalled as error:
-        return Reaped(name, "not installed", error=error)
+        return Reaped(name, "not installed", error=error, asked_for=asked_for)
     except SandboxError as error:
         return Reaped(name, "failed", error=error)
     except Exception as error:  # noqa: BLE001 - a broken adapter must not keep the others from being reaped
