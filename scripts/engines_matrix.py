@@ -146,9 +146,10 @@ def run(name: str, extra: list[str], *, together: bool = False) -> Result:
         return result
     files, runtime = suite_of(name, short=together)
     since = time.time()
-    with tempfile.NamedTemporaryFile(suffix=".xml") as report:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        report = Path(folder, "report.xml")
         pytest = [sys.executable, "-m", "pytest", *files, "-q", "--tb=native", "-o", "junit_family=xunit1"]
-        need = ["--require", "docker", f"--junitxml={report.name}"]
+        need = ["--require", "docker", f"--junitxml={report}", f"--basetemp={folder}/t"]
         environment = os.environ | {"DOCKER_HOST": host, "SBX_TEST_IMAGE": image}
         with tempfile.TemporaryFile() as output:
             done = subprocess.run(
@@ -165,9 +166,9 @@ def run(name: str, extra: list[str], *, together: bool = False) -> Result:
         if done.returncode:
             result.problem = f"pytest ended with {done.returncode}"
         try:
-            root = ET.parse(report.name).getroot()
+            root = ET.parse(report).getroot()
             result.counts, result.killed = rows(root, name, runtime), killed(root)
-        except ET.ParseError:
+        except (OSError, ET.ParseError):
             result.problem = f"pytest ended with {done.returncode} and without a report"
     result.left = settled(host, since)
     result.seconds = time.monotonic() - began

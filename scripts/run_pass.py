@@ -28,8 +28,8 @@ TESTS_FAILED = 1
 
 def run(arguments: Sequence[str], unsteady: Path) -> int:
     """The exit code of the run, 0 if what failed in it is only unsteady."""
-    with tempfile.TemporaryDirectory() as folder:
-        cache = Path(folder, "cache")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        cache = Path(folder, "0/cache")
         code = pytest(arguments, cache)
         if code != TESTS_FAILED:
             return code
@@ -38,7 +38,7 @@ def run(arguments: Sequence[str], unsteady: Path) -> int:
             return code
         for number in range(1, TRIES + 1):
             print(f"== once more, {number} of {TRIES}: {', '.join(map(ascii, failed))}", flush=True)
-            again = Path(folder, str(number))
+            again = Path(folder, str(number), "cache")
             shutil.copytree(cache, again)
             if pytest([*arguments, "--last-failed", "--last-failed-no-failures=none"], again):
                 return code
@@ -48,8 +48,13 @@ def run(arguments: Sequence[str], unsteady: Path) -> int:
 
 
 def pytest(arguments: Sequence[str], cache: Path) -> int:
-    """Run it with a cache of its own: several may run at once."""
-    command = [sys.executable, "-m", "pytest", "-o", f"cache_dir={cache}", *arguments]
+    """Run it with a cache and a folder for temporary files of its own: several may run at once.
+
+    With the shared folder one run may remove what another one removes too, and end with that.
+    """
+    own = ["-o", f"cache_dir={cache}", f"--basetemp={cache.with_name('t')}"]
+    cache.parent.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "pytest", *own, *arguments]
     return subprocess.run(command, check=False).returncode
 
 
