@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import ClassVar, cast
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import wraps
+from typing import Any, ClassVar, cast
 
 import anyio
 
 from ._record import Recorder, Subject
-from ._redact import MIN_SECRET, Redactor, too_short
+from ._redact import MIN_SECRET, Redactor, current, too_short
 from ._request import SandboxRequest, check_request
 from ._sandbox import BaseSandbox, capability_error
 from ._scrub import guarded
@@ -31,6 +32,13 @@ class BaseBackend(ABC):
     loggers: ClassVar[tuple[str, ...]] = ()
     isolation: IsolationTier = IsolationTier.UNKNOWN
     capabilities: Capability = Capability(0)
+
+    def __init_subclass__(cls) -> None:
+        """What an adapter writes itself and calls without a record tells no credential either."""
+        super().__init_subclass__()
+        for name in ("list_managed", "kill_managed"):
+            if name in vars(cls):
+                setattr(cls, name, _redacted(vars(cls)[name]))
 
     def __init__(self, *, audit: AuditConfig | None = None) -> None:
         self._recorder = Recorder(self.name, audit, credentials=self._credentials, loggers=self.loggers)
@@ -133,6 +141,22 @@ class BaseBackend(ABC):
             raise capability_error(self.name, Capability.TUNNELS, "NetworkPolicy(ingress_ports=...)")
         if request.resources.gpu is not None and Capability.GPU not in self.capabilities:
             raise capability_error(self.name, Capability.GPU, "Resources(gpu=...)")
+
+
+def _redacted(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """``method`` of a backend, with the provider's credentials out of its errors, warnings and logs."""
+
+    @wraps(method)
+    async def _method(self: BaseBackend, *args: Any, **options: Any) -> Any:
+        redactor = Redactor(self._recorder.credentials())
+        outside = current.set(redactor)
+        try:
+            with guarded(redactor):
+                return await method(self, *args, **options)
+        finally:
+            current.reset(outside)
+
+    return _method
 
 
 def _claimed(*mappings: object) -> Redactor:

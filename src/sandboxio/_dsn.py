@@ -34,8 +34,8 @@ def parse(dsn: str) -> BackendConfig:
             hint="Write <backend>://[<template>][?timeout=<seconds>].",
         )
     backend, template = match["backend"], unquote(match["template"])
-    if "@" in template and re.match(r"[^/@]*:[^/@]*@(?!sha256:)", template):
-        raise _credential_in_dsn(backend, "a user and password")
+    if re.search(r"@(?!sha(256|512):)", template):  # nothing but a digest stands behind one
+        raise _credential_in_dsn(backend, "a user part")
     timeout = DEFAULT_TIMEOUT
     for name, value in _parameters(match["query"] or "", backend):
         if name != "timeout":
@@ -83,4 +83,4 @@ def _timeout(text: str) -> float:
 
 def _without_values(dsn: str) -> str:
     """The text up to its parameters or fragment and without a user part, fit for a message."""
-    return re.sub(r"//[^/@]*@", "//***@", re.split("[?#]", dsn, maxsplit=1)[0])[:200]
+    return re.sub(r"/+.*@", "//***@", re.split("[?#]", dsn, maxsplit=1)[0])[:200]

@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from contextvars import ContextVar
 
-from ._redact import Redactor
+from ._redact import current
 from ._scrub import scrub
-
-current: ContextVar[Redactor | None] = ContextVar("sandboxio_redactor", default=None)
-"""The redactor of the operation that runs in this context."""
 
 
 class _RedactingFilter(logging.Filter):

@@ -23,9 +23,8 @@ from types import TracebackType
 
 import anyio
 
-from . import _logs
 from ._logs import redact_logs_of
-from ._redact import Redactor
+from ._redact import Redactor, current
 from ._scrub import scrub
 from ._teardown import bounded
 from .audit import AuditConfig, AuditEvent, AuditPolicy, AuditSink, NoopSink, audit_timeout
@@ -96,13 +95,13 @@ class Inside:
 
     def __enter__(self) -> None:
         span = self._record.span
-        self._redactor = _logs.current.set(self._record.subject.redactor)
+        self._redactor = current.set(self._record.subject.redactor)
         self._span = None if span is None else span.attach()
 
     def __exit__(self, *_: object) -> None:
         if self._record.span is not None and self._span is not None:
             self._record.span.detach(self._span)
-        _logs.current.reset(self._redactor)
+        current.reset(self._redactor)
 
 
 class Recorder:

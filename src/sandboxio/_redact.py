@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from functools import cached_property
 
 from ._encodings import MIN_SECRET as MIN_SECRET, forms, too_short as too_short
@@ -16,7 +17,8 @@ from ._encodings import MIN_SECRET as MIN_SECRET, forms, too_short as too_short
 MASK = "***"
 
 CREDENTIAL_NAME = re.compile(
-    r"(?i)key|token|secret|passw|passphrase|_pwd|credential|auth|session|cookie|private|signature"
+    r"(?i)key|token|secret|passw|passphrase|_pwd|(?:^|_)pass(?:$|_)|_pat(?:$|_)|credential|auth|session|cookie"
+    r"|private|signature"
 )
 """Names of environment variables whose values count as secrets."""
 
@@ -87,6 +89,16 @@ class Redactor:
 
     def __repr__(self) -> str:
         return f"<Redactor of {len(self._values)} values>"
+
+
+current: ContextVar[Redactor | None] = ContextVar("sandboxio_redactor", default=None)
+"""The redactor of the operation that runs in this context."""
+
+
+def cleaned(text: str) -> str:
+    """``text`` without the secrets of the operation that runs in this context."""
+    redactor = current.get()
+    return text if redactor is None else redactor.text(text)
 
 
 class StreamRedactor:

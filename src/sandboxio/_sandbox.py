@@ -22,7 +22,7 @@ from ._files import BaseFileSystem, FileTransfer
 from ._output import OUTPUT_LIMIT, Output
 from ._process import BaseProcess, Execution, collect, result_of
 from ._record import Operation, OperationRecord, Recorder, Subject
-from ._redact import Redactor
+from ._redact import Redactor, cleaned
 from ._request import SandboxRequest, check_code, check_command, check_env, check_timeout
 from ._scrub import guarded
 from ._teardown import bounded, teardown_grace, warn_orphan
@@ -315,7 +315,7 @@ class BaseSandbox(ABC):
     def mark_gone(self, why: str) -> None:
         """Remember that the sandbox has ended; later calls say ``why``."""
         if self._gone is None:
-            self._gone = self.redactor.text(why).rstrip(".")
+            self._gone = self.redactor.text(cleaned(why)).rstrip(".")  # the call may have secrets of its own
             self._close()
 
     @asynccontextmanager

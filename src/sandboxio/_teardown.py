@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import anyio
 
+from ._redact import cleaned
 from .errors import ConfigurationError, OrphanedSandboxWarning
 
 DEFAULT_GRACE = 5.0
@@ -108,8 +109,10 @@ def warn_orphan(what: str, *, backend: str, labels: Mapping[str, str], why: str)
     """Emit :class:`OrphanedSandboxWarning` so that an operator can find ``what`` by its labels."""
     shown = ", ".join(f"{key}={value}" for key, value in labels.items()) or "none"
     warnings.warn(
-        f"{what} on backend {backend!r} may still exist: {why} (labels: {shown}). "
-        f"Look with `sandboxio reap --backend {backend}`, remove with --kill.",
+        cleaned(
+            f"{what} on backend {backend!r} may still exist: {why} (labels: {shown}). "
+            f"Look with `sandboxio reap --backend {backend}`, remove with --kill."
+        ),
         OrphanedSandboxWarning,
         stacklevel=2,
     )

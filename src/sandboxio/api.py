@@ -61,10 +61,10 @@ async def create(
     return await backend.create(
         template=_merged("template", template, config.template, None),
         resources=_merged("resources", resources, config.resources, Resources()),
-        network=_merged_network(network, config.network),
+        network=_merged_policy("network", network, config.network, DEFAULT_NETWORK),
         env=_merged("env", env, _copy(config.env), None),
         secrets=_merged("secrets", secrets, _copy(config.secrets), None),
-        timeout=_merged("timeout", timeout, config.timeout, DEFAULT_TIMEOUT),
+        timeout=_merged_policy("timeout", timeout, config.timeout, DEFAULT_TIMEOUT),
         metadata=_merged("metadata", metadata, _copy(config.metadata), None),
     )
 
@@ -158,15 +158,15 @@ def _merged(name: str, argument: T, configured: T, default: T) -> T:
     return argument
 
 
-def _merged_network(argument: NetworkPolicy, configured: NetworkPolicy) -> NetworkPolicy:
-    """The same for policies, where the default counts as given if somebody wrote it out.
+def _merged_policy(name: str, argument: T, configured: T, default: T) -> T:
+    """The same for what bounds a sandbox, where the default's value counts as given if somebody wrote it.
 
     Otherwise a deny of the caller would lose to an allow of the target, and the other way round.
     """
-    if argument is DEFAULT_NETWORK:
+    if argument is default:
         return configured
-    if configured is not DEFAULT_NETWORK and configured != argument:
-        raise _given_twice("network", argument, configured)
+    if configured is not default and configured != argument:
+        raise _given_twice(name, argument, configured)
     return argument
 
 

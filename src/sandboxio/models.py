@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import Enum, Flag, auto
 from typing import Any, ClassVar, Literal, SupportsIndex
@@ -18,8 +18,21 @@ from .errors import ConfigurationError, ExecutionError
 BackendName = Literal["docker", "e2b", "modal", "fake"]
 QUOTED_LINE = 200
 """Characters of stderr that an ``ExecutionError`` quotes."""
-DEFAULT_TIMEOUT = 300.0
-"""Seconds that a sandbox lives and a call may take when the caller says nothing."""
+SHOWN_END = 1000
+"""Characters that the repr of a result shows of either end of a long text."""
+
+
+class _DefaultTimeout(float):
+    """A copy of the default is the default, in another process, too."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str:
+        return "DEFAULT_TIMEOUT"
+
+
+DEFAULT_TIMEOUT: float = _DefaultTimeout(300)
+"""Seconds that a sandbox lives and a call may take when the caller says nothing.
+
+Another object of the same value was given by somebody."""
 
 
 class Capability(Flag):
@@ -150,7 +163,7 @@ class NetworkPolicy:
             if not isinstance(value, tuple) or not all(isinstance(item, kind) and item for item in value):
                 raise ConfigurationError(
                     f"NetworkPolicy.{name} must be a tuple of {kind.__name__}, got {value!r}.",
-                    hint=f"Write a tuple, with its comma: NetworkPolicy({name}=({value!r},)).",
+                    hint=f"Write a tuple, with its comma: NetworkPolicy({name}={_as_tuple(value)!r}).",
                 )
         if self.egress == "allow" and self.allow:
             raise ConfigurationError(
@@ -161,6 +174,10 @@ class NetworkPolicy:
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
         """A copy of the default is the default, in another process, too: see ``DEFAULT_NETWORK``."""
         return "DEFAULT_NETWORK" if self is DEFAULT_NETWORK else super().__reduce_ex__(protocol)
+
+
+def _as_tuple(value: object) -> tuple[object, ...]:
+    return tuple(value) if isinstance(value, (list, set, frozenset, tuple)) else (value,)
 
 
 DEFAULT_NETWORK = NetworkPolicy()
@@ -219,7 +236,7 @@ class Meter:
     backend: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ExecResult:
     """How a command ended and what it printed.
 
@@ -241,6 +258,14 @@ class ExecResult:
     streamed: bool = False
     truncated: bool = False
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """As dataclasses do it, but for the middle of long texts: results end up in logs."""
+        shown = ((each.name, getattr(self, each.name)) for each in fields(self))
+        parts = (
+            f"{name}={_shortened(value) if type(value) is str else repr(value)}" for name, value in shown
+        )
+        return f"{type(self).__qualname__}({', '.join(parts)})"
 
     @property
     def ok(self) -> bool:
@@ -266,6 +291,13 @@ def quote_stderr(result: ExecResult, excerpt: Callable[[str, int], str]) -> None
     Output is the caller's data and stays as it is; an exception must be safe to log.
     """
     object.__setattr__(result, "_quoted", excerpt(_last_line(result.stderr), QUOTED_LINE))
+
+
+def _shortened(text: str) -> str:
+    left_out = len(text) - 2 * SHOWN_END
+    if left_out <= SHOWN_END:
+        return repr(text)
+    return f"{text[:SHOWN_END]!r}<{left_out} characters>{text[-SHOWN_END:]!r}"
 
 
 def _last_line(text: str) -> str:

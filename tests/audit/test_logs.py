@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +16,14 @@ import anyio.abc
 import httpx
 import pytest
 
-from sandboxio import FileInfo
+from sandboxio import FileInfo, ManagedSandbox
 from sandboxio._logs import redact_logs_of
 from sandboxio.adapter import SandboxRequest
 
 from .encoded import found_in
 from .operations import OPERATIONS
-from .parrot import Far, ParrotBackend
+from .parrot import ENDINGS, PROVIDER_KEY, Far, ParrotBackend
+from .test_exceptions import everything_shown
 
 SECRET = "s3cr3t/a0d1 f6f8"
 CLIENT = ("httpx", "httpcore.connection", "httpcore.http11")
@@ -163,6 +164,33 @@ async def test_a_log_call_whose_arguments_do_not_fit_fails_no_operation(
     await sandbox.kill()
     messages = {record.getMessage() for record in caplog.records if record.name == "careless_client"}
     assert messages == {"'%d bytes of %s' ('***',)"}
+
+
+class Listing(ParrotBackend):
+    """One that repeats its key when it lists and kills, which no record goes around."""
+
+    async def list_managed(self, *, labels: Mapping[str, str] | None = None) -> list[ManagedSandbox]:
+        await self.far.asked(f"{labels} {PROVIDER_KEY}")
+        return []
+
+    async def kill_managed(self, sandbox_id: str) -> bool:
+        await self.far.asked(f"{sandbox_id} {PROVIDER_KEY}")
+        return True
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("operation", ["list", "kill"])
+async def test_what_is_listed_and_killed_by_id_tells_no_key(
+    ending: str, operation: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    backend = Listing(Far(ending))
+    with pytest.raises(Exception, match=r"\*\*\*") as caught:
+        await (backend.list_managed() if operation == "list" else backend.kill_managed("x"))
+    assert not found_in(everything_shown(caught.value) + caplog.text, PROVIDER_KEY)
+    assert "***" in caplog.text
+    backend.far.says = "yes"
+    assert await (backend.list_managed() if operation == "list" else backend.kill_managed("x")) in ([], True)
 
 
 async def test_an_operation_of_one_sandbox_does_not_redact_the_logs_of_another(

@@ -172,13 +172,16 @@ def test_a_value_that_no_sandbox_can_hold() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["API_KEY", "GITHUB_TOKEN", "client_secret", "DB_PASSWORD", "MYSQL_PWD", "AWS_CREDENTIALS", "HTTP_AUTH"],
+    [
+        *("API_KEY", "GITHUB_TOKEN", "client_secret", "DB_PASSWORD", "MYSQL_PWD", "AWS_CREDENTIALS"),
+        *("HTTP_AUTH", "DB_PASS", "pass", "SMTP_PASS_2", "GH_PAT"),
+    ],
 )
 def test_values_of_credential_names_are_secrets(name: str) -> None:
     assert Redactor().including({name: "hunter22"}).text("a hunter22") == "a ***"
 
 
-@pytest.mark.parametrize("name", ["HOME", "PATH", "PWD", "OLDPWD", "LANG", "USER"])
+@pytest.mark.parametrize("name", ["HOME", "PATH", "PWD", "OLDPWD", "LANG", "USER", "COMPASS", "PASSES", "PATTERN"])
 def test_values_of_other_names_are_not(name: str) -> None:
     redactor = Redactor()
     assert redactor.including({name: "/home/me"}) is redactor

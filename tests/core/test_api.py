@@ -70,6 +70,9 @@ async def test_no_target_is_docker(world: World) -> None:
     ("argument", "target"),
     [
         ({"timeout": 5}, "mine://?timeout=6"),
+        ({"timeout": float("300")}, "mine://?timeout=600"),
+        ({"timeout": 600}, "mine://?timeout=300"),
+        ({"timeout": 600}, BackendConfig(backend="mine", timeout=300)),
         ({"template": "a"}, "mine://b"),
         (
             {"network": NetworkPolicy(egress="allow")},
@@ -140,7 +143,7 @@ async def test_a_policy_that_was_given_once_holds(facade: str) -> None:
 @pytest.mark.parametrize(
     "copied", [copy.copy, copy.deepcopy, lambda config: pickle.loads(pickle.dumps(config))]
 )
-async def test_a_copy_of_a_config_says_as_much_of_the_network_as_the_config(
+async def test_a_copy_of_a_config_gives_what_the_config_gives_and_no_more(
     copied: Callable[[BackendConfig], BackendConfig], world: World
 ) -> None:
     silent = copied(BackendConfig(backend="mine"))
@@ -149,6 +152,10 @@ async def test_a_copy_of_a_config_says_as_much_of_the_network_as_the_config(
     deny = copied(BackendConfig(backend="mine", network=NetworkPolicy()))
     with pytest.raises(ConfigurationError, match="network twice"):
         await sandboxio.create(deny, network=NetworkPolicy(egress="allow"))
+    async with await sandboxio.create(silent, timeout=60):
+        pass
+    with pytest.raises(ConfigurationError, match="timeout twice"):
+        await sandboxio.create(copied(BackendConfig(backend="mine", timeout=300)), timeout=60)
     hosts = NetworkPolicy(allow=("a",), ingress_ports=(80,))
     assert copied(BackendConfig(backend="mine", network=hosts)).network == hosts
 

@@ -60,6 +60,11 @@ def test_each_mistake_has_its_own_sentence(dsn: str, message: str) -> None:
         "docker://x?password=s3cr3t-value&timeout=3",
         "docker://user:s3cr3t-value@registry.example/x",
         "docker//user:s3cr3t-value@registry.example/x",
+        "docker:/user:s3cr3t-value@registry.example/x",
+        "docker:/user:s3cr3t-value@registry.example@more/x",
+        "e2b://s3cr3t-value@base",
+        "docker://s3cr3t-value@registry.example/x",
+        "docker://s3cr3t-value%40registry.example/x@sha256:" + "0" * 64,
         "docker://x#token=s3cr3t-value",
     ],
 )

@@ -91,6 +91,26 @@ def test_a_failed_result_raises_itself_with_the_last_line_of_stderr() -> None:
     ExecResult(0, "", "noise").raise_for_status()
 
 
+def test_the_repr_of_a_result_leaves_out_the_middle_of_long_output() -> None:
+    short = ExecResult(0, "a" * 3000, "e\n", notes=("n",))
+    assert repr(short) == (
+        f"ExecResult(exit_code=0, stdout='{'a' * 3000}', stderr='e\\n', results=None, meter=None, "
+        "streamed=False, truncated=False, notes=('n',))"
+    )
+    long = repr(ExecResult(0, "begin" + "x" * 8_000_000 + "end", ""))
+    assert len(long) < 3000
+    assert "stdout='beginxx" in long
+    assert "x'<7998008 characters>'x" in long
+    assert "xxend'" in long
+
+
+@pytest.mark.parametrize("hosts", [["pypi.org"], {"pypi.org"}, "pypi.org"])
+def test_hosts_in_another_container_are_told_as_a_tuple(hosts: object) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        NetworkPolicy(allow=hosts)  # type: ignore[arg-type]
+    assert "NetworkPolicy(allow=('pypi.org',))" in caught.value.hint
+
+
 def test_a_config_shows_neither_env_nor_secrets() -> None:
     config = BackendConfig(backend="docker", env={"A": "visible-value"}, secrets={"B": "hidden-value"})
     assert "visible-value" not in repr(config)

@@ -7,6 +7,7 @@ import anyio.lowlevel
 import pytest
 
 from sandboxio import ConfigurationError, OrphanedSandboxWarning
+from sandboxio._redact import Redactor, current
 from sandboxio._teardown import bounded, teardown_grace, warn_orphan
 from tests.harness.clocks import backend_for
 
@@ -139,3 +140,14 @@ def test_the_grace_is_five_seconds_by_default(monkeypatch: pytest.MonkeyPatch) -
 def test_an_orphan_is_named_with_backend_and_labels() -> None:
     with pytest.warns(OrphanedSandboxWarning, match=r"Sandbox x on backend 'b' .* \(labels: a=1, b=2\)"):
         warn_orphan("Sandbox x", backend="b", labels={"a": "1", "b": "2"}, why="it hung")
+
+
+def test_a_warning_of_an_orphan_tells_no_secret_of_the_operation_it_came_from() -> None:
+    outside = current.set(Redactor(["hunter22-value"]))
+    try:
+        with pytest.warns(OrphanedSandboxWarning) as caught:
+            warn_orphan("x", backend="b", labels={"job": "hunter22-value"}, why="key hunter22-value refused")
+    finally:
+        current.reset(outside)
+    assert "hunter22-value" not in str(caught[0].message)
+    assert "key *** refused (labels: job=***)" in str(caught[0].message)
