@@ -27,7 +27,7 @@ from ._logs import redact_logs_of
 from ._redact import Redactor, current
 from ._scrub import scrub
 from ._teardown import bounded
-from .audit import AuditConfig, AuditEvent, AuditPolicy, AuditSink, NoopSink, audit_timeout
+from .audit import AuditConfig, AuditEvent, AuditPolicy, AuditSink, NoopSink, audit_timeout, config_of
 from .errors import AuditSinkError, AuditSinkWarning, ConfigurationError, SandboxError
 from .models import IsolationTier
 from .otel import CANCELLED, OperationSpan, start_span
@@ -123,7 +123,7 @@ class Recorder:
         loggers: Iterable[str] = (),
     ) -> None:
         self.backend = backend
-        self.audit: AuditConfig = audit or AuditConfig()
+        self.audit: AuditConfig = config_of(audit)
         self.credentials = credentials
         redact_logs_of(loggers)
         self._sinks = tuple(sink for sink in self.audit.sinks if type(sink) is not NoopSink)

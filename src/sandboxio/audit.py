@@ -127,13 +127,25 @@ class AuditConfig:
             callable(getattr(sink, "emit", None)) for sink in self.sinks
         ):
             raise ConfigurationError(
-                f"AuditConfig.sinks must be a tuple of sinks, got {type(self.sinks).__name__}.",
+                f"AuditConfig.sinks must be a tuple of sinks, got {self.sinks!r}.",
                 hint="Write a tuple, with its comma: AuditConfig(sinks=(LoggingSink(),)).",
             )
         if self.on_sink_failure not in ("warn", "fail"):
             raise ConfigurationError(
                 f'AuditConfig.on_sink_failure must be "warn" or "fail", got {self.on_sink_failure!r}.'
             )
+
+
+def config_of(audit: AuditConfig | None) -> AuditConfig:
+    """What a backend's ``audit=`` means. Raises ``ConfigurationError`` for a sink without its config."""
+    if audit is None:
+        return AuditConfig()
+    if not isinstance(audit, AuditConfig):
+        raise ConfigurationError(
+            f"audit must be an AuditConfig, got {type(audit).__name__}.",
+            hint="Write audit=AuditConfig(sinks=(sink,)).",
+        )
+    return audit
 
 
 def audit_timeout() -> float:

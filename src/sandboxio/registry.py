@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from .errors import BackendNotFound, BackendNotInstalled, ConfigurationError, SandboxError
-from .models import Capability
+from .models import Capability, IsolationTier
 from .protocols import Backend
 
 if TYPE_CHECKING:
@@ -104,9 +105,16 @@ def _load(name: str) -> Backend:
     if name in EXTRAS:
         raise _not_installed(name, None)
     raise BackendNotFound(
-        f"There is no backend {name!r}; installed: {', '.join(names()) or 'none'}.",
-        hint=f"Check the spelling, or sandboxio.register({name!r}, factory).",
+        f"There is no backend {name!r}; known: {', '.join(names()) or 'none'}.", hint=_likely(name)
     )
+
+
+def _likely(name: str) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415 - import time of the package
+
+    if near := get_close_matches(name.lower(), names(), n=1):
+        return f'Did you mean "{near[0]}://"?'
+    return f"`sandboxio doctor` shows what is installed; sandboxio.register({name!r}, factory) adds your own."
 
 
 def _import(path: str) -> Callable[[], Backend]:
@@ -121,11 +129,15 @@ def _import(path: str) -> Callable[[], Backend]:
 
 
 def _checked(name: str, made: object) -> Backend:
+    """A backend that declares no tier has the one that satisfies no requirement."""
+    if not hasattr(made, "isolation"):
+        with suppress(AttributeError, TypeError):  # no object, or one with slots: refused below
+            made.isolation = IsolationTier.UNKNOWN  # type: ignore[attr-defined]
     if isinstance(made, Backend):
         return made
     raise ConfigurationError(
         f"What is registered as {name!r} is no backend: {type(made).__name__} lacks name, capabilities, "
-        "isolation, create() or connect().",
+        "create() or connect().",
         hint="Implement sandboxio.protocols.Backend, or inherit sandboxio.adapter.BaseBackend.",
     )
 

@@ -181,7 +181,9 @@ def test_values_of_credential_names_are_secrets(name: str) -> None:
     assert Redactor().including({name: "hunter22"}).text("a hunter22") == "a ***"
 
 
-@pytest.mark.parametrize("name", ["HOME", "PATH", "PWD", "OLDPWD", "LANG", "USER", "COMPASS", "PASSES", "PATTERN"])
+@pytest.mark.parametrize(
+    "name", ["HOME", "PATH", "PWD", "OLDPWD", "LANG", "USER", "COMPASS", "PASSES", "PATTERN"]
+)
 def test_values_of_other_names_are_not(name: str) -> None:
     redactor = Redactor()
     assert redactor.including({name: "/home/me"}) is redactor

@@ -16,7 +16,7 @@ import pytest
 
 from sandboxio import AuditSinkWarning, ConfigurationError
 from sandboxio.audit import AuditConfig, AuditEvent, LoggingSink, NoopSink, QueueSink
-from sandboxio.testing import RecordingSink
+from sandboxio.testing import FakeBackend, RecordingSink
 
 from .events import event
 
@@ -28,6 +28,12 @@ def test_sinks_are_a_tuple_of_sinks(sinks: Any) -> None:
     with pytest.raises(ConfigurationError, match="tuple of sinks") as caught:
         AuditConfig(sinks=sinks)
     assert "comma" in caught.value.hint
+
+
+def test_a_sink_in_place_of_a_config_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="must be an AuditConfig, got NoopSink") as caught:
+        FakeBackend(audit=NoopSink())  # type: ignore[arg-type]
+    assert "AuditConfig(sinks=(sink,))" in caught.value.hint
 
 
 def test_the_policy_is_one_of_two() -> None:

@@ -15,6 +15,7 @@ from sandboxio import (
     Capability,
     CapabilityNotSupported,
     ConfigurationError,
+    IsolationTier,
     registry,
 )
 
@@ -80,8 +81,33 @@ def test_what_is_no_backend_is_refused_by_name() -> None:
 
 
 def test_an_unknown_name_lists_what_there_is() -> None:
-    with pytest.raises(BackendNotFound, match=r"no backend 'nope'; installed: docker, e2b, fake"):
+    with pytest.raises(BackendNotFound, match=r"no backend 'nope'; known: docker, e2b, fake") as caught:
         registry.resolve("nope")
+    assert "sandboxio doctor" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["dokcer", "Docker", "dockr"])
+def test_a_misspelt_name_is_told_what_was_meant(name: str) -> None:
+    with pytest.raises(BackendNotFound) as caught:
+        registry.resolve(name)
+    assert caught.value.hint == 'Did you mean "docker://"?'
+
+
+class Silent:
+    """A third party's backend that declares no tier."""
+
+    name = "silent"
+    capabilities = Capability(0)
+
+    async def create(self) -> None: ...
+    async def connect(self, sandbox_id: str) -> None: ...
+
+
+async def test_a_backend_without_a_tier_is_unknown_and_satisfies_nothing() -> None:
+    sandboxio.register("mine", Silent)  # type: ignore[arg-type]
+    assert registry.resolve("mine").isolation is IsolationTier.UNKNOWN
+    with pytest.raises(ConfigurationError, match="tier 'unknown' and 'container' is required"):
+        await sandboxio.create("mine://", require_isolation=IsolationTier.CONTAINER)
 
 
 def test_a_known_backend_without_its_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import anyio
 import anyio.lowlevel
 
 from sandboxio.adapter import OUTPUT_LIMIT, BaseBackend, BaseSandbox, SandboxRequest
-from sandboxio.audit import AuditConfig, AuditEvent
+from sandboxio.audit import AuditConfig, AuditEvent, config_of
 from sandboxio.errors import (
     CapabilityNotSupported,
     ConfigurationError,
@@ -99,7 +99,7 @@ class FakeBackend(BaseBackend):
         if not 0 < time_scale <= 1:  # slower than real, a command that ends in time would be timed out
             raise ConfigurationError(f"time_scale must be above 0 and at most 1, got {time_scale!r}.")
         self._sink = RecordingSink()
-        given = audit or AuditConfig()
+        given = config_of(audit)
         super().__init__(
             audit=AuditConfig(
                 sinks=(self._sink, *given.sinks),
