@@ -327,7 +327,10 @@ class BaseSandbox(ABC):
             with anyio.move_on_after(self._request.timeout) as scope:
                 yield record
             if scope.cancelled_caught:
-                raise ExecutionTimeout(f"{event} of {path!r} did not end within {self._request.timeout:g} s.")
+                raise ExecutionTimeout(
+                    f"{event} of {path!r} did not end within {self._request.timeout:g} s.",
+                    hint="Raise create(timeout=...): file operations inherit it.",
+                )
 
     # Shared steps.
 

@@ -247,8 +247,9 @@ async def test_a_create_that_hangs_times_out_and_leaves_nothing(
 async def test_file_operations_are_bounded_by_the_sandbox_s_timeout(backend: ScriptedBackend) -> None:
     async with await backend.create(timeout=4) as sandbox:
         sandbox.files._transfer.list_folder = lambda path: anyio.sleep_forever()  # type: ignore[method-assign]
-        with pytest.raises(ExecutionTimeout, match="file_list of 'x' did not end within 4 s"):
+        with pytest.raises(ExecutionTimeout, match="file_list of 'x' did not end within 4 s") as caught:
             await sandbox.files.ls("x")
+        assert caught.value.hint == "Raise create(timeout=...): file operations inherit it."
 
 
 # Ways out of a stream
