@@ -39,7 +39,7 @@ LAYOUT = {
         _sandbox
         _backend
         adapter
-        api _portal
+        api target _portal
         sync
         _doctor
         testing/*

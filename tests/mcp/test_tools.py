@@ -32,8 +32,8 @@ def fake() -> Iterator[FakeBackend]:
 
 
 @asynccontextmanager
-async def connected(era: Any, **settings: Any) -> AsyncIterator[Client]:
-    async with Client(build(Settings("docker://", **settings)), mode=era) as client:
+async def connected(era: Any, backend: str = "docker://", **settings: Any) -> AsyncIterator[Client]:
+    async with Client(build(Settings(backend, **settings)), mode=era) as client:
         yield client
 
 
@@ -190,6 +190,32 @@ async def test_info_tells_the_policy_and_no_tool_changes_it(era: str, fake: Fake
     assert info is not None
     assert (info["backend"], info["isolation"], info["egress"]) == ("docker", "container", "deny")
     assert fake.calls[0].network == sandboxio.NetworkPolicy(egress="deny")
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(
+    ("backend", "given", "effective"),
+    [
+        ("docker://", None, 3600),
+        ("docker://x", 300, 300),
+        ("docker://x?timeout=600", None, 600),
+        ("docker://x?timeout=300", None, 300),
+        ("docker://x?timeout=600", 600, 600),
+    ],
+)
+async def test_the_sandbox_gets_the_timeout_that_info_tells(
+    era: str, backend: str, given: float | None, effective: float, fake: FakeBackend
+) -> None:
+    async with connected(era, backend, timeout=given) as client:
+        info = (await client.call_tool("sandbox_info", {})).structured_content
+    assert info is not None
+    assert (info["backend"], info["timeout_s"]) == ("docker", effective)
+    assert [call.timeout for call in fake.calls if call.op == "create"] == [effective]
+
+
+def test_two_timeouts_end_the_start() -> None:
+    with pytest.raises(sandboxio.ConfigurationError, match="given twice"):
+        Settings("docker://x?timeout=600", 300.0)
 
 
 @pytest.mark.parametrize("era", ERAS)

@@ -54,6 +54,37 @@ async def test_a_client_over_stdio(loop: str, era: Any) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--timeout", "nan"], "timeout must be positive and finite, got nan"),
+        (["--timeout", "0"], "timeout must be positive and finite, got 0.0"),
+        (["--timeout", "-1"], "timeout must be positive and finite, got -1.0"),
+        (
+            ["--backend", "fake://x?timeout=600", "--timeout", "300"],
+            "given twice, as 300 and in the DSN as 600",
+        ),
+        (["--backend", "fake://x?timeout=long"], "The DSN's timeout must be a number of seconds, got 'long'"),
+        (["--backend", "fake"], "'fake' is not a DSN"),
+    ],
+)
+def test_a_wrong_dsn_or_timeout_ends_the_start(loop: str, options: list[str], message: str) -> None:
+    done = subprocess.run(
+        [*COMMAND, *options, "--loop", loop],
+        stdin=subprocess.DEVNULL,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("[SBX_E1000] ")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("loop", LOOPS)
 def test_stdout_is_json_rpc_and_the_end_of_stdin_ends_the_server(loop: str) -> None:
     """Case 84."""
     calls = [HELLO, {"jsonrpc": "2.0", "method": "notifications/initialized"}]

@@ -51,6 +51,7 @@ from sandboxio.errors import (
 )
 from sandboxio.models import NetworkPolicy
 from sandboxio.protocols import AsyncSandbox
+from sandboxio.target import with_timeout
 
 OUTPUT_LIMIT = 8 << 20
 """Bytes kept of each stream of a command; the rest is read and dropped."""
@@ -62,12 +63,19 @@ SDK_ROOT = str(Manifest.model_fields["root"].default)
 """Where the SDK has a workspace unless the manifest says otherwise: ``/workspace``."""
 
 
+LIFE = 3600.0
+"""Seconds that a sandbox lives where neither its options nor its target give a timeout."""
+
+
 class SbxSandboxOptions(BaseSandboxClientOptions):
-    """Where and how sandboxes are made. ``timeout`` is in seconds and bounds the sandbox's life."""
+    """Where and how sandboxes are made.
+
+    ``timeout`` is in seconds and bounds the sandbox's life; without it that of ``target`` holds, or an hour.
+    """
 
     type: Literal["sandboxio"] = "sandboxio"  # pyright: ignore[reportIncompatibleVariableOverride] - the SDK's way
     target: str = "docker://"
-    timeout: float = 3600.0
+    timeout: float | None = None
     egress: Literal["deny", "allow"] = "deny"
 
 
@@ -250,8 +258,7 @@ class SbxSandboxSession(BaseSandboxSession):
 
 async def _create(options: SbxSandboxOptions) -> AsyncSandbox:
     return await sandboxio.create(
-        options.target,
-        timeout=options.timeout,
+        with_timeout(options.target, options.timeout, default=LIFE),
         network=NetworkPolicy(egress=options.egress),
         metadata={"app": "openai-agents"},
     )

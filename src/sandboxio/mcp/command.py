@@ -76,9 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--timeout",
         type=float,
-        default=3600.0,
         metavar="SECONDS",
-        help="life of the sandbox, and of a call (3600)",
+        help="life of the sandbox, and of a call (that of the DSN, or 3600)",
     )
     parser.add_argument(
         "--egress", choices=("deny", "allow"), default="deny", help="network of the sandbox (deny)"

@@ -10,7 +10,7 @@ import base64
 import binascii
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -27,10 +27,13 @@ from sandboxio.errors import SandboxError
 from sandboxio.mcp.answers import Entry, FileContent, Info, Listing, Result, Written
 from sandboxio.mcp.holder import Holder
 from sandboxio.model_text import render_for_model
-from sandboxio.models import Capability, NetworkPolicy
+from sandboxio.models import BackendConfig, Capability, NetworkPolicy
 from sandboxio.protocols import AsyncSandbox
+from sandboxio.target import with_timeout
 
 T = TypeVar("T")
+LIFE = 3600.0
+"""Seconds, where neither the DSN nor the options give a timeout."""
 HEARTBEAT = 2.0
 """Seconds between two progress notes of a call that still runs."""
 MOST_ENTRIES = 1000
@@ -42,17 +45,25 @@ INSTRUCTIONS = (
 
 @dataclass(frozen=True)
 class Settings:
-    """Fixed when the process starts. ``backend`` is a DSN; ``timeout`` (seconds) bounds sandbox and calls."""
+    """Fixed when the process starts. ``backend`` is a DSN; ``timeout`` (seconds) bounds sandbox and calls.
+
+    ``config`` is what the two say together: without ``timeout`` that of the DSN holds, or an hour. Raises
+    ``ConfigurationError`` if either is wrong or they contradict each other.
+    """
 
     backend: str
-    timeout: float = 3600.0
+    timeout: float | None = None
     egress: Literal["deny", "allow"] = "deny"
+    config: BackendConfig = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Find here what is wrong, not at the first call of a client."""
+        object.__setattr__(self, "config", with_timeout(self.backend, self.timeout, default=LIFE))
 
     async def create(self) -> AsyncSandbox:
         """A sandbox as configured."""
         return await sandboxio.create(
-            self.backend,
-            timeout=self.timeout,
+            self.config,
             network=NetworkPolicy(egress=self.egress),
             metadata={"app": "mcp"},
         )
@@ -174,11 +185,11 @@ def _decoded(content: str, encoding: str) -> bytes:
 async def _info(settings: Settings, sandbox: AsyncSandbox) -> Info:
     return Info(
         sandbox_id=sandbox.id,
-        backend=settings.backend.partition(":")[0],
+        backend=settings.config.backend,
         isolation=sandbox.isolation.value,
         capabilities=[flag.name for flag in Capability if flag in sandbox.capabilities and flag.name],
         egress=settings.egress,
-        timeout_s=settings.timeout,
+        timeout_s=settings.config.timeout,
     )
 
 

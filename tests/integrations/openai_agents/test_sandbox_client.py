@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,15 @@ def options(place: str, request: pytest.FixtureRequest) -> SbxSandboxOptions:
     if place == "e2b://":
         request.getfixturevalue("standin")
     return SbxSandboxOptions(target=place, timeout=120)
+
+
+@pytest.fixture
+def registered() -> Iterator[FakeBackend]:
+    """What ``fake://`` means in a test."""
+    fake = FakeBackend()
+    sandboxio.register("fake", lambda: fake)
+    yield fake
+    registry.unregister("fake")
 
 
 @pytest.fixture
@@ -112,24 +121,45 @@ async def test_a_state_that_was_stored_finds_the_same_sandbox(
     ids=["no time", "NUL", "too long"],
 )
 async def test_a_command_that_cannot_be_run_is_told_to_the_model_and_the_run_goes_on(
-    asked: dict[str, Any], told: str
+    asked: dict[str, Any], told: str, registered: FakeBackend
 ) -> None:
-    fake = FakeBackend()
-    fake.on_run(match="", returns=ExecResult(0, "", ""))
-    sandboxio.register("fake", lambda: fake)
+    registered.on_run(match="", returns=ExecResult(0, "", ""))
     model = ScriptedModel([call("exec_command", "c1", **asked)], [says("done")])
     sandbox = SandboxRunConfig(client=SbxSandboxClient(), options=SbxSandboxOptions(target="fake://"))
-    try:
-        answer = await Runner.run(
-            SandboxAgent(name="tester", model=model),
-            "go",
-            run_config=RunConfig(tracing_disabled=True, sandbox=sandbox),
-        )
-    finally:
-        registry.unregister("fake")
+    answer = await Runner.run(
+        SandboxAgent(name="tester", model=model),
+        "go",
+        run_config=RunConfig(tracing_disabled=True, sandbox=sandbox),
+    )
     (seen,) = [item.output for item in answer.new_items if item.type == "tool_call_output_item"]
     assert told in seen
     assert answer.final_output == "done"
+
+
+@pytest.mark.parametrize(
+    ("target", "given", "effective"),
+    [
+        ("fake://", None, 3600),
+        ("fake://x", 300, 300),
+        ("fake://x?timeout=600", None, 600),
+        ("fake://x?timeout=600", 600, 600),
+    ],
+)
+async def test_the_timeout_is_the_given_one_or_that_of_the_target_or_an_hour(
+    target: str, given: float | None, effective: float, registered: FakeBackend
+) -> None:
+    client = SbxSandboxClient()
+    session = await client.create(options=SbxSandboxOptions(target=target, timeout=given))
+    await client.delete(session)
+    assert [call.timeout for call in registered.calls if call.op == "create"] == [effective]
+
+
+@pytest.mark.parametrize("given", [300, float("nan"), 0, -1])
+async def test_a_second_or_wrong_timeout_makes_no_sandbox(given: float, registered: FakeBackend) -> None:
+    options = SbxSandboxOptions(target="fake://x?timeout=600", timeout=given)
+    with pytest.raises(sandboxio.ConfigurationError, match="timeout"):
+        await SbxSandboxClient().create(options=options)
+    assert registered.calls == []
 
 
 async def test_a_sandbox_agent_runs_in_a_container_and_leaves_none(options: SbxSandboxOptions) -> None:
