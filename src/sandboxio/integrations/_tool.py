@@ -1,15 +1,17 @@
 """What the tools of every framework have in common: where the sandbox comes from, and the words.
 
 A *source* is a ready sandbox, used by all calls and owned by you, or a factory, called once for each tool
-call, whose sandbox ends with the call. A ready ``SyncSandbox`` serves both kinds of callers; a ready async
-sandbox belongs to its event loop and so serves async callers only.
+call, whose sandbox ends with the call. A factory is async, as ``sandboxio.create`` is. A ready
+``SyncSandbox`` serves both kinds of callers; a ready async sandbox belongs to its event loop and so serves
+async callers only.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from anyio.from_thread import start_blocking_portal
 
@@ -69,7 +71,7 @@ class SandboxTool:
             return await use_in_its_loop(self.source, use)
         if not callable(self.source):
             return await use(self.source)
-        async with await self.source() as sandbox:
+        async with await _made(self.source) as sandbox:
             return await use(sandbox)
 
     def _in_a_loop_of_its_own(self, call: Callable[[], Awaitable[ExecResult]]) -> ExecResult:
@@ -80,3 +82,22 @@ class SandboxTool:
             )
         with start_blocking_portal() as portal:
             return portal.call(call)
+
+
+async def _made(factory: Callable[[], object]) -> AsyncSandbox:
+    """The sandbox of one call, if ``factory`` gives one; callers of a tool need no type checker."""
+    given = factory()
+    if awaitable := inspect.isawaitable(given):
+        given = await given
+    if isinstance(given, SyncSandbox):
+        with given:  # ends it and its thread; the loop stands still for that, as it did for its creation
+            raise ConfigurationError(
+                "The factory of this tool gave a SyncSandbox, which holds up the agent's loop; it was ended.",
+                hint="Pass functools.partial(sandboxio.create, ...), or one create_sync(...) for all calls.",
+            )
+    if awaitable and all(hasattr(given, name) for name in ("run", "run_code", "__aenter__", "__aexit__")):
+        return cast("AsyncSandbox", given)
+    raise ConfigurationError(
+        f"The factory of this tool gave {type(given).__name__}, not an awaitable of an async sandbox.",
+        hint="Pass functools.partial(sandboxio.create, ...), or a ready sandbox without a factory.",
+    )
