@@ -1,4 +1,4 @@
-"""What a factory may give, whichever framework calls it."""
+"""What a factory may give, and how its sandbox ends, whichever framework calls it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from sandboxio import ConfigurationError, OrphanedSandboxWarning, registry
+from sandboxio import (
+    AuditSinkError,
+    ConfigurationError,
+    CreationError,
+    ExecResult,
+    ExecutionTimeout,
+    OrphanedSandboxWarning,
+    registry,
+)
+from sandboxio.audit import AuditConfig, AuditEvent
 from sandboxio.integrations._tool import SandboxTool
 from sandboxio.sync import SyncSandbox, create_sync
 from sandboxio.testing import FakeBackend
@@ -82,3 +91,47 @@ async def test_a_factory_that_gives_a_sandbox_of_yours_does_not_end_it(fake: Fak
         await tool.run_command("good")
     assert (await SandboxTool(fake.sandbox).run_command("good")).ok
     fake.close()
+
+
+@pytest.mark.parametrize("ending", ["kill_fails", "kill_hangs"])
+async def test_a_result_is_told_also_if_its_sandbox_does_not_end(ending: str, fake: FakeBackend) -> None:
+    """Whoever reads only that the kill was refused may do again what has had its effect."""
+    fake.simulate(**{ending: True if ending == "kill_hangs" else OSError()})  # type: ignore[arg-type]
+    with pytest.warns(OrphanedSandboxWarning) as warned:
+        result = await SandboxTool(fake.create).run_command("good")
+    assert result == ExecResult(0, "forty-two\n", "")
+    (orphan,) = (each for each in warned if each.category is OrphanedSandboxWarning)
+    (sandbox_id,) = (call.sandbox_id for call in fake.calls if call.op == "create")
+    assert f"andbox {sandbox_id}" in str(orphan.message)
+    assert "sandboxio reap --backend fake" in str(orphan.message)
+    fake.close()
+
+
+def test_so_it_is_for_callers_without_a_loop_of_their_own(fake: FakeBackend) -> None:
+    fake.simulate(kill_fails=OSError())
+    with pytest.warns(OrphanedSandboxWarning):
+        assert SandboxTool(fake.create).run_code_sync("bad").exit_code == 3
+    fake.close()
+
+
+async def test_a_command_that_failed_is_told_as_before(fake: FakeBackend) -> None:
+    fake.simulate(kill_fails=OSError())
+    with pytest.warns(OrphanedSandboxWarning) as warned, pytest.raises(ExecutionTimeout):
+        await SandboxTool(fake.create, timeout=1).run_command("slow")
+    assert len(warned) == 1
+    fake.simulate(create_fails=OSError())
+    with pytest.raises(CreationError):
+        await SandboxTool(fake.create).run_command("good")
+    fake.close()
+
+
+async def test_an_end_that_may_not_go_unrecorded_still_fails_the_call() -> None:
+    class NoKills:
+        async def emit(self, event: AuditEvent) -> None:
+            if event.event == "kill":
+                raise OSError
+
+    fake = FakeBackend(audit=AuditConfig(sinks=(NoKills(),), on_sink_failure="fail"))
+    with pytest.raises(AuditSinkError, match="kill may not be recorded"):
+        await SandboxTool(fake.create).run_command("true")
+    assert await fake.list_managed() == []

@@ -9,13 +9,14 @@ async callers only.
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 from anyio.from_thread import start_blocking_portal
 
-from sandboxio.errors import ConfigurationError
+from sandboxio.errors import AuditSinkError, ConfigurationError, OrphanedSandboxWarning, SandboxError
 from sandboxio.models import ExecResult
 from sandboxio.protocols import AsyncSandbox
 from sandboxio.sync import SyncSandbox, use_in_its_loop
@@ -71,8 +72,7 @@ class SandboxTool:
             return await use_in_its_loop(self.source, use)
         if not callable(self.source):
             return await use(self.source)
-        async with await _made(self.source) as sandbox:
-            return await use(sandbox)
+        return await _used_once(await _made(self.source), use)
 
     def _in_a_loop_of_its_own(self, call: Callable[[], Awaitable[ExecResult]]) -> ExecResult:
         if not callable(self.source):
@@ -101,3 +101,27 @@ async def _made(factory: Callable[[], object]) -> AsyncSandbox:
         f"The factory of this tool gave {type(given).__name__}, not an awaitable of an async sandbox.",
         hint="Pass functools.partial(sandboxio.create, ...), or a ready sandbox without a factory.",
     )
+
+
+async def _used_once(
+    sandbox: AsyncSandbox, use: Callable[[AsyncSandbox], Awaitable[ExecResult]]
+) -> ExecResult:
+    """What ``use`` gives, and the sandbox ended; if only that is refused, it is a warning.
+
+    A model that read the refusal in place of the result would repeat a command that has had its effect.
+    """
+    result: ExecResult | None = None
+    try:
+        async with sandbox as entered:
+            result = await use(entered)
+    except AuditSinkError:
+        raise  # the sandbox has ended, and whoever asked for "fail" wants no answer without its record
+    except SandboxError as error:
+        if result is None:
+            raise
+        warnings.warn(
+            f"Sandbox {sandbox.id} of a tool call that has its result may still exist: {error}",
+            OrphanedSandboxWarning,
+            stacklevel=2,
+        )
+    return result
