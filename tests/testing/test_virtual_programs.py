@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sandboxio import ExecResult, NetworkPolicy
+from sandboxio import ExecResult, ExecutionTimeout, NetworkPolicy
 from sandboxio.testing import FakeBackend
 
 COMMANDS: list[tuple[str | list[str], tuple[int, str, str]]] = [
@@ -211,6 +211,40 @@ async def test_code_that_fails_says_what_python_says() -> None:
         result = await sandbox.run_code(code)
         assert (result.exit_code, result.stdout) == (1, ""), code
         assert message in result.stderr, code
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "last"),
+    [
+        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
+        ("raise BaseException('x')", 1, "BaseException: x"),
+        ("raise GeneratorExit", 1, "GeneratorExit"),
+        ("raise StopIteration(3)", 1, "StopIteration: 3"),
+        ("raise ValueError('\\ud800')", 1, "ValueError: \\ud800"),
+        ("raise ValueError(10 ** 4000 * 10 ** 900)", 1, "ValueError: <exception str() failed>"),
+        ("raise SystemExit([10 ** 4000 * 10 ** 900])", 1, "<str() failed>"),
+        ("raise SystemExit('\\ud800')", 1, "\\ud800"),
+    ],
+)
+async def test_no_exception_of_the_code_gets_out(code: str, status: int, last: str) -> None:
+    result = await FakeBackend().sandbox.run_code(code)
+    assert (result.exit_code, result.stdout) == (status, "")
+    assert result.stderr.splitlines()[-1] == last
+
+
+@pytest.mark.parametrize("kind", ["KeyboardInterrupt", "GeneratorExit", "StopIteration", "SystemExit"])
+async def test_code_may_catch_what_it_raises(kind: str) -> None:
+    code = f"try:\n    raise {kind}('x')\nexcept {kind}:\n    print('caught')\n"
+    result = await FakeBackend().sandbox.run_code(code)
+    assert (result.exit_code, result.stdout) == (0, "caught\n")
+
+
+async def test_code_that_catches_everything_ends_when_it_is_stopped() -> None:
+    code = "import time\ntry:\n    time.sleep(100)\nexcept BaseException:\n    time.sleep(100)\n"
+    fake = FakeBackend()
+    with pytest.raises(ExecutionTimeout):
+        await fake.sandbox.run_code(code, timeout=1)
+    assert fake.sandbox.native.processes() == []
 
 
 async def test_code_that_is_not_recognised_is_said_and_not_executed() -> None:

@@ -12,6 +12,7 @@ import builtins
 import math
 import socket
 import sys
+import traceback
 import urllib.error
 from collections.abc import Generator, Sequence
 
@@ -19,7 +20,10 @@ from sandboxio.models import OutputChunk, RichOutput
 
 from .context import Context
 from .python_values import BUILTINS, Answer, Dotted, NotRecognised, Values
-from .steps import FOREVER, Pause, Program, err, out
+from .steps import FOREVER, Pause, Program, err, fixed, out
+
+INTERRUPTED = 130
+"""Exit code after KeyboardInterrupt: 128 and the number of SIGINT, by which Python ends itself."""
 
 
 def python(code: str, context: Context, *, interactive: bool) -> Program:
@@ -40,17 +44,51 @@ def python(code: str, context: Context, *, interactive: bool) -> Program:
     except (NotRecognised, RecursionError) as error:
         yield err(_unrecognised(str(error)))
         return 1
-    except SystemExit as end:
-        if end.code is not None and not isinstance(end.code, int):
-            yield err(f"{end.code}\n")  # sys.exit("what went wrong")
-        return _exit_status(end.code)
-    except Exception as error:  # noqa: BLE001 - whatever the code raised is its own affair, as in Python
-        yield err(
-            f'Traceback (most recent call last):\n  File "<code>", line {runner.line}, in <module>\n'
-            f"{_name_of(error)}: {error}\n"
-        )
-        return 1
+    except Exception as caught:  # noqa: BLE001 - whatever the code raised is its own affair, as in Python
+        text, status = _ending(_Raised.by_code(caught), runner.line)
+        yield from fixed(status, _complaint(text))
+        return status
     return 0
+
+
+class _Raised(Exception):
+    """What ``raise`` or ``sys.exit`` in the code raised.
+
+    In the fake an interrupt, the end of a generator and SystemExit are the host's; of the code they are
+    values, so that it cannot be mistaken for the host.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+    @staticmethod
+    def by_code(caught: Exception) -> BaseException:
+        """The exception as the code sees it."""
+        return caught.error if isinstance(caught, _Raised) else caught
+
+
+def _ending(error: BaseException, line: int) -> tuple[str, int]:
+    """What an interpreter that dies of ``error`` says, and its exit code."""
+    if isinstance(error, SystemExit):
+        if error.code is None or isinstance(error.code, int):
+            return "", (error.code or 0) & 255
+        return f"{_text_of(error.code)}\n", 1  # sys.exit("what went wrong")
+    last = "".join(traceback.format_exception_only(error))
+    text = f'Traceback (most recent call last):\n  File "<code>", line {line}, in <module>\n{last}'
+    return text, INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _text_of(value: object) -> str:
+    try:
+        return str(value)
+    except ValueError:  # a whole number of more digits than Python writes
+        return "<str() failed>"
+
+
+def _complaint(text: str) -> OutputChunk:
+    """On stderr, where Python escapes what is not UTF-8."""
+    return err(text.encode("utf-8", "backslashreplace"))
 
 
 def _unrecognised(what: str) -> str:
@@ -60,12 +98,6 @@ def _unrecognised(what: str) -> str:
     )
 
 
-def _exit_status(code: object) -> int:
-    if code is None:
-        return 0
-    return code & 255 if isinstance(code, int) else 1
-
-
 def _pause(seconds: float) -> Pause:
     """What ``time.sleep`` does; virtual time knows neither steps back nor NaN."""
     if math.isnan(seconds):
@@ -73,11 +105,6 @@ def _pause(seconds: float) -> Pause:
     if seconds < 0:
         raise ValueError("sleep length must be non-negative")
     return Pause(seconds)
-
-
-def _name_of(error: Exception) -> str:
-    kind = type(error)
-    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
 class _Runner:
@@ -115,7 +142,7 @@ class _Runner:
                 for alias in names:
                     self._variables[alias.asname or alias.name] = Dotted(f"{module}.{alias.name}")
             case ast.Raise(exc=ast.expr() as exc):
-                raise self._exception(exc)
+                raise _Raised(self._exception(exc))
             case ast.Try(finalbody=[]):
                 yield from self._try(statement)
             case ast.While(test=ast.Constant(value=True), orelse=[]) if _waits(statement.body):
@@ -135,13 +162,13 @@ class _Runner:
                 return None
             if called in ("sys.stdout.write", "sys.stderr.write") and len(node.args) == 1:
                 text = str(self._values.of(node.args[0]))
-                yield out(text) if called == "sys.stdout.write" else err(text)
+                yield out(text) if called == "sys.stdout.write" else _complaint(text)
                 return None
             if called == "time.sleep" and len(node.args) == 1:
                 yield _pause(float(self._values.of(node.args[0])))
                 return None
             if called in ("sys.exit", "exit", "quit", "os._exit"):
-                raise SystemExit(self._values.of(node.args[0]) if node.args else None)
+                raise _Raised(SystemExit(self._values.of(node.args[0]) if node.args else None))
         value = self._values.of(node)
         return None if value is None or isinstance(value, (Answer, Dotted)) else repr(value)
 
@@ -170,7 +197,7 @@ class _Runner:
         if any(isinstance(value, (Answer, Dotted)) for value in values):
             raise NotRecognised(f"what print() shows on line {node.lineno}")
         text = options["sep"].join(map(str, values)) + options["end"]
-        return err(text) if to_stderr else out(text)
+        return _complaint(text) if to_stderr else out(text)
 
     def _import(self, module: str, alias: str | None) -> None:
         _check_module(module)
@@ -192,16 +219,17 @@ class _Runner:
     def _try(self, statement: ast.Try) -> Program:
         try:
             yield from self.block(statement.body)
-        except NotRecognised:
+        except (NotRecognised, RecursionError):
             raise
-        except BaseException as error:
+        except Exception as caught:
+            error = _Raised.by_code(caught)
             for handler in statement.handlers:
-                if isinstance(error, GeneratorExit) or not isinstance(error, self._caught(handler)):
+                if not isinstance(error, self._caught(handler)):
                     continue
                 if handler.name:
                     self._variables[handler.name] = error
                 yield from self.block(handler.body)
-                return 0  # noqa: ASYNC104 - an error of the program in the fake
+                return 0
             raise
         yield from self.block(statement.orelse)
         return 0
