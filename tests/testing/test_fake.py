@@ -24,10 +24,12 @@ from sandboxio import (
     CreationError,
     ExecResult,
     ExecutionTimeout,
+    FileSystemError,
     IsolationTier,
     NetworkPolicy,
     NetworkPolicyViolation,
     OrphanedSandboxWarning,
+    PathNotFound,
     RateLimitError,
     Resources,
     SandboxGone,
@@ -113,6 +115,41 @@ def test_a_script_that_no_backend_could_follow_is_refused(rule: dict[str, Any]) 
     for method in (fake.on_run, fake.on_run_code):
         with pytest.raises(ConfigurationError):
             method(**rule)
+
+
+# Files
+
+
+@pytest.mark.parametrize("path", [".", "./", "..", "x/..", "x/.", "/", "//"])
+async def test_a_folder_is_not_written_made_or_removed_by_a_path_without_a_name(path: str) -> None:
+    """As Linux answers: EISDIR, EEXIST and EINVAL."""
+    files = FakeBackend().sandbox.files
+    await files.mkdir("x")
+    await files.write("x/f", "1")
+    before = [await files.ls(folder) for folder in ("/", ".", "x")]
+    with pytest.raises(FileSystemError, match="is a folder"):
+        await files.write(path, "1")
+    with pytest.raises(FileSystemError, match="File exists"):
+        await files.mkdir(path)
+    with pytest.raises(FileSystemError, match=r"cannot be removed|busy"):
+        await files.remove(path)
+    await files.mkdir(path, parents=True)
+    assert [await files.ls(folder) for folder in ("/", ".", "x")] == before
+
+
+@pytest.mark.parametrize("path", ["nope/.", "nope/..", "f/.", "f/.."])
+async def test_what_is_missing_before_the_dots_is_told_first(path: str) -> None:
+    files = FakeBackend().sandbox.files
+    await files.write("f", "1")
+    with pytest.raises(PathNotFound):
+        await files.read(path)
+    with pytest.raises(PathNotFound):
+        await files.write(path, "1")
+    with pytest.raises(PathNotFound):
+        await files.mkdir(path)
+    with pytest.raises(PathNotFound):
+        await files.remove(path)
+    assert len(await files.ls()) == 1
 
 
 # Time

@@ -61,6 +61,11 @@ COMMANDS: list[tuple[str | list[str], tuple[int, str, str]]] = [
     ("cat nope 2> /dev/null", (1, "", "")),
     ("echo a > f; echo b >> f; cat f; cat < f", (0, "a\nb\na\nb\n", "")),
     ("echo a > no/f", (2, "", "sh: 1: cannot create no/f: No such file or directory\n")),
+    ('echo a > ""; cd ""; pwd', (0, "/work\n", "sh: 1: cannot create : No such file or directory\n")),
+    (
+        "echo a > .; echo a > ..",
+        (2, "", "sh: 1: cannot create .: Is a directory\nsh: 1: cannot create ..: Is a directory\n"),
+    ),
     ("cat < no; echo $?", (0, "2\n", "sh: 1: cannot open no: No such file or directory\n")),
     ("seq 3 | cat", (0, "1\n2\n3\n", "")),
     ("echo x | false", (1, "", "")),

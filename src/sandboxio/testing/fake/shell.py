@@ -391,7 +391,7 @@ def _change_folder(arguments: Arguments, state: _State) -> Program:
     target = arguments[0] if arguments else state.value("HOME")
     tree, here = state.context.tree, state.context.cwd
     try:
-        tree.folder(target, here)
+        tree.folder(target or ".", here)
     except OSError:
         return fixed(2, err(f"sh: 1: cd: can't cd to {target}\n"))
     state.context = state.context.but(cwd=tree.absolute(target, here))

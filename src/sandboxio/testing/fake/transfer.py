@@ -58,7 +58,7 @@ class FakeTransfer:
 
     async def remove_path(self, path: str) -> None:
         await self._reached("file_remove", path)
-        with _named_failures():
+        with _named_failures(removing=True):
             self._machine.tree.remove(path)
 
     async def _reached(self, operation: str, path: str) -> None:
@@ -68,7 +68,7 @@ class FakeTransfer:
 
 
 @contextmanager
-def _named_failures(*, listing: bool = False) -> Generator[None]:
+def _named_failures(*, listing: bool = False, removing: bool = False) -> Generator[None]:
     """Turn the numbers of Linux into errors of sandboxio; there is nothing below a file but to list it."""
     try:
         yield
@@ -76,6 +76,11 @@ def _named_failures(*, listing: bool = False) -> Generator[None]:
         path = error.filename
         if error.errno == errno.ENOENT or (error.errno == errno.ENOTDIR and not listing):
             raise PathNotFound(f"{path!r} does not exist in the sandbox.") from error
+        if error.errno == errno.EINVAL and removing:
+            raise FileSystemError(
+                f"{path!r} cannot be removed: its last part is no name.",
+                hint="Name the folder by its own path.",
+            ) from error
         raise _failure(error.errno or 0, str(path), error.strerror or "") from error
 
 

@@ -57,6 +57,8 @@ class Tree:
 
     def find(self, path: str, start: str = HOME) -> Node:
         """What is at ``path``."""
+        if not path:
+            raise failure(errno.ENOENT, path)
         node: Node = self._root
         above: list[Node] = []
         for name in _names(path, start):
@@ -69,7 +71,7 @@ class Tree:
             if name not in node.entries:
                 raise failure(errno.ENAMETOOLONG if _too_long(name) else errno.ENOENT, path)
             node = node.entries[name]
-        if path.endswith("/") and not isinstance(node, Folder):
+        if path.endswith(("/", "/.")) and not isinstance(node, Folder):
             raise failure(errno.ENOTDIR, path)
         return node
 
@@ -97,9 +99,11 @@ class Tree:
         self, path: str, data: bytes, start: str = HOME, *, mode: int | None = None, append: bool = False
     ) -> None:
         """Replace or make a file; without ``mode`` an existing one keeps its own."""
-        folder, name = self._place(path, start)
+        if path.endswith("/"):
+            raise failure(errno.EISDIR, path)
+        folder, name = self._place(path, start, nameless=errno.EISDIR)
         old = folder.entries.get(name)
-        if isinstance(old, Folder) or path.endswith("/"):
+        if isinstance(old, Folder):
             raise failure(errno.EISDIR, path)
         if isinstance(old, Device):
             return
@@ -109,8 +113,8 @@ class Tree:
 
     def make_folder(self, path: str, start: str = HOME, *, parents: bool = False) -> None:
         """Make a folder; with ``parents`` those above it too, and an existing one is fine."""
-        absolute = self.absolute(path, start)
         if parents:
+            absolute = self.absolute(path, start)
             node = self._root
             for name in _names(absolute, "/"):
                 if _too_long(name):
@@ -120,19 +124,17 @@ class Tree:
                     raise failure(errno.EEXIST if absolute.endswith(f"/{name}") else errno.ENOTDIR, path)
                 node = below
             return
-        if absolute == "/":
-            raise failure(errno.EEXIST, path)
-        folder, name = self._place(path.rstrip("/"), start)
+        folder, name = self._place(path, start, nameless=errno.EEXIST)
         if name in folder.entries:
             raise failure(errno.EEXIST, path)
         folder.entries[name] = Folder()
 
     def remove(self, path: str, start: str = HOME) -> None:
-        """Remove a file, or a folder with all that is in it."""
+        """Remove a file, or a folder with all that is in it; ``.`` and ``..`` have no name to remove."""
         if self.absolute(path, start) == "/":
             raise failure(errno.EBUSY, path)
         self.find(path, start)
-        folder, name = self._place(path.rstrip("/"), start)
+        folder, name = self._place(path, start, nameless=errno.EINVAL)
         del folder.entries[name]
 
     def entries(self, path: str, start: str = HOME) -> Iterator[tuple[str, Node]]:
@@ -140,12 +142,16 @@ class Tree:
         for name, node in sorted(self.folder(path, start).entries.items()):
             yield posixpath.join(path, name), node
 
-    def _place(self, path: str, start: str) -> tuple[Folder, str]:
-        """The folder that ``path`` is in, and its name there."""
-        above, _, name = path.rpartition("/")
+    def _place(self, path: str, start: str, *, nameless: int) -> tuple[Folder, str]:
+        """The folder that ``path`` is in, and its name there.
+
+        ``.``, ``..`` and the root are folders that are there already, with no name for an entry:
+        ``nameless`` is the error for them.
+        """
+        above, _, name = path.rstrip("/").rpartition("/")
         if name in ("", ".", ".."):
-            absolute = self.absolute(path, start)
-            above, _, name = absolute.rpartition("/")
+            self.folder(path, start)  # what is missing on the way to it comes first
+            raise failure(nameless, path)
         if _too_long(name):
             raise failure(errno.ENAMETOOLONG, path)
         try:
