@@ -204,6 +204,18 @@ async def test_a_script_that_was_uploaded_runs_if_it_may() -> None:
     assert (await sandbox.run("cat ok | sh")).stdout == "ran \n"
 
 
+async def test_curl_says_where_it_cannot_write() -> None:
+    async with await FakeBackend().create(network=NetworkPolicy(egress="allow")) as sandbox:
+        for target, why in (("/nope/x", "No such file or directory"), ("/etc", "Is a directory")):
+            result = await sandbox.run(["curl", "-o", target, "http://example.com"])
+            assert (result.exit_code, result.stdout) == (23, "")
+            assert result.stderr == (
+                f"Warning: Failed to open the file {target}: {why}\n"
+                "curl: (23) Failure writing output to destination\n"
+            )
+        assert (await sandbox.run(["curl", "http://\udcff.example/"])).ok
+
+
 @pytest.mark.parametrize(("code", "expected"), CODE, ids=str)
 async def test_code_that_is_recognised(code: str, expected: tuple[int, str, str]) -> None:
     result = await FakeBackend().sandbox.run_code(code)

@@ -178,11 +178,16 @@ def curl(arguments: Arguments, context: Context) -> Program:
             status = 7
         elif context.reach(host):
             body = answer_of(host)
-            if target is None:
-                yield out(body)
-            else:
-                context.tree.write(target, body, context.cwd)
             status = 0
+            try:
+                if target is None:
+                    yield out(body)
+                else:
+                    context.tree.write(target, body, context.cwd)
+            except OSError as error:
+                yield err(f"Warning: Failed to open the file {target}: {error.strerror}\n")
+                yield err("curl: (23) Failure writing output to destination\n")
+                status = 23
         elif is_address(host):
             yield err(f"curl: (7) Failed to connect to {host}: Network is unreachable\n")
             status = 7
@@ -194,7 +199,7 @@ def curl(arguments: Arguments, context: Context) -> Program:
 
 def answer_of(host: str) -> bytes:
     """What every host on the fake's network says."""
-    return f"fake answer of {host}\n".encode()
+    return encoded(f"fake answer of {host}\n")
 
 
 def _curl_arguments(arguments: Arguments) -> tuple[list[str], str | None]:
