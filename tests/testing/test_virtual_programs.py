@@ -30,7 +30,12 @@ COMMANDS: list[tuple[str | list[str], tuple[int, str, str]]] = [
     (["cat", "/etc", "nope"], (1, "", "cat: /etc: Is a directory\ncat: nope: No such file or directory\n")),
     (["sleep"], (1, "", "sleep: missing operand\n")),
     (["sleep", "x"], (1, "", "sleep: invalid time interval 'x'\n")),
-    (["sleep", "1m", "0.5"], (0, "", "")),
+    (["sleep", "1m", "0.5", ".5", "+1.", "1e-1s"], (0, "", "")),
+    (["sleep", "٣"], (1, "", "sleep: invalid time interval '٣'\n")),
+    (["sleep", "1_0"], (1, "", "sleep: invalid time interval '1_0'\n")),
+    (["sleep", "-1"], (1, "", "sleep: invalid time interval '-1'\n")),
+    (["seq", "²"], (1, "", "seq: expected one to three whole numbers\n")),
+    (["printf", "%d", "٣"], (1, "0", "printf: expected numeric value\n")),
     (["pwd"], (0, "/work\n", "")),
     (["true"], (0, "", "")),
     (["false"], (1, "", "")),
@@ -50,6 +55,11 @@ COMMANDS: list[tuple[str | list[str], tuple[int, str, str]]] = [
     ("false; echo $?", (0, "1\n", "")),
     ("exit 3; echo never", (3, "", "")),
     ("exit 300", (44, "", "")),
+    ("exit ²", (2, "", "sh: 1: exit: Illegal number: ²\n")),
+    ("exit ٣", (2, "", "sh: 1: exit: Illegal number: ٣\n")),
+    ("exit 2147483647", (255, "", "")),
+    ("exit 2147483648", (2, "", "sh: 1: exit: Illegal number: 2147483648\n")),
+    ("exit 0000000000000003", (3, "", "")),
     ("exit x", (2, "", "sh: 1: exit: Illegal number: x\n")),
     ("A='b  c'; echo $A; echo \"$A\"; echo '$A' \\$A", (0, "b c\nb  c\n$A $A\n", "")),
     ("A=1 printenv A; printenv A", (1, "1\n", "")),
@@ -168,6 +178,10 @@ NOT_RECOGNISED = [
     "-" * 90_000 + "1",
     "raise UnknownKind()",
 ]
+
+
+async def test_no_number_of_digits_gets_out_of_exit() -> None:
+    assert (await FakeBackend().sandbox.run("exit " + "9" * 5000)).exit_code == 2
 
 
 @pytest.mark.parametrize(("command", "expected"), COMMANDS, ids=str)

@@ -6,6 +6,7 @@ They say what GNU coreutils 9 and curl 7.88 say, for as much as is here; the dif
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
@@ -249,6 +250,9 @@ PROGRAMS: dict[str, Entry] = {
     "true": true,
 }
 
+# Of digits Python reads more than a program does: those of every script, and with _ between.
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_DECIMAL = re.compile(r"\+?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _ESCAPES = {"a": 7, "b": 8, "f": 12, "n": 10, "r": 13, "t": 9, "v": 11, "\\": 92}
 
 
@@ -285,18 +289,14 @@ def _octal_digits(text: str) -> str:
 
 def _integer(text: str) -> int | None:
     try:
-        return int(text) if text.strip("+-").isascii() and text.strip("+-").isdigit() else None
-    except ValueError:
+        return int(text) if _INTEGER.fullmatch(text) else None
+    except ValueError:  # more digits than Python reads
         return None
 
 
 def _duration(text: str) -> float | None:
     unit = {"s": 1, "m": 60, "h": 3600, "d": 86400}.get(text[-1:])
     number = text if unit is None else text[:-1]
-    if number == "infinity":
+    if number.lower() in ("inf", "infinity"):
         return math.inf
-    try:
-        seconds = float(number) * (unit or 1)
-    except ValueError:
-        return None
-    return seconds if seconds >= 0 else None
+    return float(number) * (unit or 1) if _DECIMAL.fullmatch(number) else None

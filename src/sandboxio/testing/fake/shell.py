@@ -27,6 +27,9 @@ _RESERVED = frozenset({
     "while", "{", "}",
 })
 # fmt: on
+_WHOLE = re.compile(r"[0-9]+")
+_MOST = 2**31 - 1
+"""The largest exit status that dash reads: INT_MAX."""
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 
 
@@ -381,10 +384,13 @@ def _replace(program: Program) -> Program:
 
 
 def _leave(arguments: Arguments, state: _State) -> Program:
-    if arguments and not arguments[0].isdigit():
+    if not arguments:
+        raise _Exit(state.status)
+    digits = arguments[0].lstrip("0") or "0"
+    if _WHOLE.fullmatch(arguments[0]) is None or len(digits) > len(str(_MOST)) or int(digits) > _MOST:
         yield err(f"sh: 1: exit: Illegal number: {arguments[0]}\n")
         raise _Exit(2)
-    raise _Exit(int(arguments[0]) & 255 if arguments else state.status)
+    raise _Exit(int(digits) & 255)
 
 
 def _change_folder(arguments: Arguments, state: _State) -> Program:
