@@ -230,6 +230,30 @@ async def test_curl_says_where_it_cannot_write() -> None:
         assert (await sandbox.run(["curl", "http://\udcff.example/"])).ok
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "sh x.sh",
+        "./x.sh",
+        "exec sh x.sh",
+        "cat x.sh | sh",
+        "sh x.sh; sh x.sh",
+        "sh x.sh & sh x.sh",
+        "sh -c './x.sh' > f",
+    ],
+)
+async def test_a_script_that_runs_itself_ends_as_where_no_process_can_be_made(script: str) -> None:
+    sandbox = FakeBackend().sandbox
+    sandbox.native.tree.write("x.sh", f"#!/bin/sh\n{script}\n".encode(), mode=0o755)
+    result = await sandbox.run("sh x.sh")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, "sh: 1: Cannot fork")
+
+
+async def test_many_shells_one_after_another_are_fine() -> None:
+    script = "sh -c 'echo x'\n" * 500
+    assert (await FakeBackend().sandbox.run(script)).stdout == "x\n" * 500
+
+
 @pytest.mark.parametrize(("code", "expected"), CODE, ids=str)
 async def test_code_that_is_recognised(code: str, expected: tuple[int, str, str]) -> None:
     result = await FakeBackend().sandbox.run_code(code)

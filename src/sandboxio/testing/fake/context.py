@@ -18,6 +18,7 @@ class Context:
 
     ``start`` makes another process of the same run: a background child. ``variables`` are the names of
     an interpreter's context. ``stdin`` is None where it is a folder, which can be opened but not read.
+    ``depth`` is how many shells are around the program.
     """
 
     tree: Tree
@@ -28,6 +29,7 @@ class Context:
     cwd: str = HOME
     stdin: bytes | None = b""
     variables: dict[str, Any] = field(default_factory=dict[str, Any])
+    depth: int = 0
 
     def but(self, **changes: Any) -> Context:
         """The same, changed in some fields."""

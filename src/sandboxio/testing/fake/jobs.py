@@ -83,6 +83,7 @@ class Run:
     pipe: Pipe = field(default_factory=Pipe)
     jobs: list[Job] = field(default_factory=list[Job])
     denials: int = 0
+    shells: int = 0
     results: tuple[RichOutput, ...] | None = None
     on_kill: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
 

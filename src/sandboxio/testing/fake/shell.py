@@ -27,6 +27,10 @@ _RESERVED = frozenset({
     "while", "{", "}",
 })
 # fmt: on
+DEEPEST = 32
+"""Shells inside each other. Each takes about ten frames of the host's stack, which holds a thousand."""
+MOST_SHELLS = 1000
+"""Shells of one run: a script that runs itself twice doubles them at each depth."""
 _WHOLE = re.compile(r"[0-9]+")
 _MOST = 2**31 - 1
 """The largest exit status that dash reads: INT_MAX."""
@@ -48,6 +52,12 @@ def start(argv: Arguments, context: Context) -> Program:
 
 def shell(text: str, context: Context, arguments: Arguments = ("sh",)) -> Program:
     """Shell text, as ``sh -c`` runs it; ``arguments`` are ``$0``, ``$1`` and so on."""
+    run = context.run
+    if context.depth >= DEEPEST or run.shells >= MOST_SHELLS:
+        yield err("sh: 1: Cannot fork\n")  # where a kernel ends it, by the limit of processes
+        return 2
+    run.shells += 1
+    context = context.but(depth=context.depth + 1)
     state = _State(context, dict(context.env), set(context.env), arguments)
     try:
         script = _Parser(tokens(text)).script()
