@@ -254,6 +254,18 @@ async def test_many_shells_one_after_another_are_fine() -> None:
     assert (await FakeBackend().sandbox.run(script)).stdout == "x\n" * 500
 
 
+async def test_a_background_job_may_lose_the_file_that_it_writes() -> None:
+    sandbox = FakeBackend().sandbox
+    await sandbox.files.mkdir("d")
+    await sandbox.run("sh -c 'echo a; sleep 1; echo b; sleep 2; echo c' > d/f &")
+    await sandbox.run("sleep 2")
+    await sandbox.run("echo in between >> d/f")
+    assert await sandbox.files.read("d/f") == b"a\nb\nin between\n"
+    await sandbox.files.remove("d")
+    assert (await sandbox.run("sleep 2; cat d/f")).exit_code == 1
+    assert sandbox.native.processes() == []
+
+
 @pytest.mark.parametrize(("code", "expected"), CODE, ids=str)
 async def test_code_that_is_recognised(code: str, expected: tuple[int, str, str]) -> None:
     result = await FakeBackend().sandbox.run_code(code)

@@ -363,9 +363,15 @@ def _input(name: str, context: Context) -> bytes | None:
 
 
 def _opened(name: str, context: Context, *, append: bool) -> Sink:
-    """The file, made or emptied at once; each piece is added to it."""
+    """The file, made or emptied at once; each piece is added to it, also where its name is gone by then."""
     context.tree.write(name, b"", context.cwd, append=append)
-    return lambda data: context.tree.write(name, data, context.cwd, append=True)
+    node = context.tree.find(name, context.cwd)
+
+    def add(data: bytes) -> None:
+        if isinstance(node, File):  # a device swallows it
+            node.data += data
+
+    return add
 
 
 def _builtin(words: list[str], assigned: dict[str, str], state: _State, context: Context) -> Program | None:

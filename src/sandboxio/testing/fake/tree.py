@@ -98,7 +98,7 @@ class Tree:
     def write(
         self, path: str, data: bytes, start: str = HOME, *, mode: int | None = None, append: bool = False
     ) -> None:
-        """Replace or make a file; without ``mode`` an existing one keeps its own."""
+        """Fill or make a file; without ``mode`` an existing one keeps its own."""
         if path.endswith("/"):
             raise failure(errno.EISDIR, path)
         folder, name = self._place(path, start, nameless=errno.EISDIR)
@@ -107,9 +107,10 @@ class Tree:
             raise failure(errno.EISDIR, path)
         if isinstance(old, Device):
             return
-        kept = old.data if old is not None and append else b""
-        bits = mode if mode is not None else old.mode if old is not None else 0o644
-        folder.entries[name] = File(kept + data, bits)
+        file = old if old is not None else File(b"")
+        file.data = file.data + data if append else data
+        file.mode = file.mode if mode is None else mode
+        folder.entries[name] = file
 
     def make_folder(self, path: str, start: str = HOME, *, parents: bool = False) -> None:
         """Make a folder; with ``parents`` those above it too, and an existing one is fine."""
