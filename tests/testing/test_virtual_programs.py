@@ -6,6 +6,9 @@ import pytest
 
 from sandboxio import ExecResult, ExecutionTimeout, NetworkPolicy
 from sandboxio.testing import FakeBackend
+from sandboxio.testing.fake.context import Context
+from sandboxio.testing.fake.programs import PROGRAMS
+from sandboxio.testing.fake.steps import Pause, Program
 
 COMMANDS: list[tuple[str | list[str], tuple[int, str, str]]] = [
     # programs, without a shell
@@ -264,6 +267,22 @@ async def test_a_background_job_may_lose_the_file_that_it_writes() -> None:
     await sandbox.files.remove("d")
     assert (await sandbox.run("sleep 2; cat d/f")).exit_code == 1
     assert sandbox.native.processes() == []
+
+
+async def test_a_fault_of_the_fake_is_a_result_of_its_own_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(arguments: tuple[str, ...], context: Context) -> Program:
+        yield Pause(float(arguments[0]))
+        raise RuntimeError("\ud800")
+
+    monkeypatch.setitem(PROGRAMS, "faulty", faulty)
+    sandbox = FakeBackend().sandbox
+    result = await sandbox.run(["faulty", "0"])
+    assert (result.exit_code, result.stdout) == (255, "")
+    assert "the fake failed in test_virtual_programs.py, line" in result.stderr
+    assert r"RuntimeError: \ud800; please report this" in result.stderr
+    await sandbox.run("faulty 1 &")
+    await sandbox.run("sleep 2")
+    assert (await sandbox.run("echo x")).stdout == "x\n"
 
 
 @pytest.mark.parametrize(("code", "expected"), CODE, ids=str)

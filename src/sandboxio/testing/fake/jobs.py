@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from sandboxio.errors import SandboxError
 from sandboxio.models import OutputChunk, RichOutput
 
-from .steps import Pause, Program
+from .steps import Pause, Program, err
 
 PIPE_SIZE = 64 << 10
 """Bytes that a program may print before somebody reads; Linux: pipe(7), "Pipe capacity"."""
@@ -60,7 +62,10 @@ class Job:
                 self.exit_code = end.value
             except SandboxError as error:
                 self.exit_code, self.error = 255, error
-            except BaseException:  # a bug of the fake: told once, for a program that has raised never ends
+            except Exception as error:  # noqa: BLE001 - a fault of the fake, which is no failure of the host's
+                self.exit_code = 255
+                self.pipe.put(err(_fault(error)))
+            except BaseException:  # the host's own interrupt; a program that has raised never ends
                 self.exit_code = 255
                 raise
             else:
@@ -74,6 +79,17 @@ class Job:
         if self.exit_code is None:
             self.exit_code = 137
             self._program.close()
+
+
+def _fault(error: Exception) -> bytes:
+    """What is said where the fake itself fails: enough to report it, and what to do until it is mended."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    text = (
+        f"sandboxio.testing: the fake failed in {Path(place.filename).name}, line {place.lineno}: "
+        f"{''.join(traceback.format_exception_only(error)).strip()}; please report this. "
+        "Until then, script an answer with on_run() or on_run_code()\n"
+    )
+    return text.encode("utf-8", "backslashreplace")
 
 
 @dataclass
