@@ -194,6 +194,46 @@ async def test_runs_at_the_same_time_share_the_clock() -> None:
     assert ended == [("10", 10), ("20", 20), ("30", 30)]
 
 
+@pytest.mark.virtual_time
+async def test_a_wait_that_is_given_up_has_taken_its_time() -> None:
+    fake = FakeBackend(time_scale=0.1)
+    began = anyio.current_time()
+    async with fake.sandbox.stream(["sleep", "30"], timeout=8) as process:
+        for _ in range(2):
+            with anyio.move_on_after(0.3):
+                await anext(process)
+        with pytest.raises(ExecutionTimeout):
+            await anext(process)
+    assert anyio.current_time() - began == pytest.approx(0.8)
+
+
+@pytest.mark.virtual_time
+async def test_a_lifetime_begins_in_the_middle_of_what_others_wait_for() -> None:
+    fake = FakeBackend(time_scale=0.01)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: fake.sandbox.run(["sleep", "100"], timeout=200))
+        await anyio.sleep(0.9)
+        sandbox = await fake.create(timeout=60)
+        await anyio.sleep(0.2)
+        assert (await sandbox.run(["sleep", "45"])).ok
+        with pytest.raises(SandboxGone, match="lifetime of 60 s"):
+            await sandbox.run(["sleep", "10"], timeout=20)
+
+
+@pytest.mark.virtual_time
+async def test_a_command_does_nothing_after_its_timeout() -> None:
+    """Also where the sandbox is looked at before the caller of the command hears of it."""
+    fake = FakeBackend(time_scale=0.01)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: fake.sandbox.run(["sleep", "100"]))
+        async with fake.sandbox.stream("sleep 8; echo late > late", timeout=5) as process:
+            await anyio.sleep(0.2)
+            assert await fake.sandbox.files.ls() == []
+            with pytest.raises(ExecutionTimeout):
+                await process.wait()
+        tasks.cancel_scope.cancel()
+
+
 async def test_a_second_handle_does_not_know_the_values_of_the_creator() -> None:
     fake = FakeBackend()
     made = await fake.create(env={"A": "mine"}, secrets={"B": "hunter22"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import anyio
@@ -35,7 +36,6 @@ class FakeExecution(Execution):
         self._env = env
         self._seconds = seconds
         self._run = Run()
-        self._deadline = 0.0
         self._job: Job | None = None
         self._interrupt: anyio.Event | None = None
         self._unwatch: Callable[[], None] | None = None
@@ -46,8 +46,8 @@ class FakeExecution(Execution):
         machine.check()
         self._interrupt = anyio.Event()
         self._unwatch = machine.watch(self._interrupt)
-        self._deadline = machine.clock.now + self._seconds
         self._job = machine.launch(self._run, self._program(self._run), self._text, self._env)
+        self._run.deadline = self._job.wakes_at + self._seconds
         machine.settle()
 
     async def receive(self) -> OutputChunk | None:
@@ -58,20 +58,21 @@ class FakeExecution(Execution):
         while self.exit is None:
             if machine.ended is not None:
                 machine.check()
-            self._run.advance(min(clock.now, self._deadline, machine.expires_at))
+            now = clock.now
+            self._run.advance(min(now, machine.expires_at))
             if (chunk := self._run.pipe.take()) is not None:
                 return chunk
             if self._job.error is not None:
                 raise self._job.error
             if self._job.exit_code is not None:
                 self._end(self._job.exit_code)
-            elif clock.now >= self._deadline:
+            elif now >= self._run.deadline:
                 self._run.kill()
                 self._end(KILLED, timed_out=True)
-            elif clock.now >= machine.expires_at:
+            elif now >= machine.expires_at:
                 machine.check()
             else:
-                until = min(self._job.wakes_at, self._deadline, machine.expires_at)
+                until = min(self._job.wakes_at, self._run.deadline, machine.expires_at)
                 await clock.wait(until, self._interrupt)
         return None
 
@@ -91,6 +92,7 @@ class FakeExecution(Execution):
 
     def _end(self, exit_code: int, *, timed_out: bool = False) -> None:
         run = self._run
+        run.deadline = math.inf  # it was for the command, not for what the command left behind
         self.exit: Exit | None = Exit(
             exit_code, timed_out=timed_out, results=run.results, network_denials=run.denials
         )

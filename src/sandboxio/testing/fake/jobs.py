@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -94,12 +95,16 @@ def _fault(error: Exception) -> bytes:
 
 @dataclass
 class Run:
-    """One call of ``run``, ``stream`` or ``run_code``: its processes and what is counted for it."""
+    """One call of ``run``, ``stream`` or ``run_code``: its processes and what is counted for it.
+
+    Nothing in it goes on after ``deadline``, a virtual instant.
+    """
 
     pipe: Pipe = field(default_factory=Pipe)
     jobs: list[Job] = field(default_factory=list[Job])
     denials: int = 0
     shells: int = 0
+    deadline: float = math.inf
     results: tuple[RichOutput, ...] | None = None
     on_kill: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
 
@@ -112,7 +117,7 @@ class Run:
     def advance(self, until: float) -> None:
         """Let every process of this run do what happens up to ``until``."""
         for job in list(self.jobs):
-            job.advance(until)
+            job.advance(min(until, self.deadline))
         self.jobs = [job for job in self.jobs if job.exit_code is None or job is self.jobs[0]]
 
     def kill(self) -> None:
