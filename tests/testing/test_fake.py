@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 import time
@@ -36,7 +37,7 @@ from sandboxio import (
     registry,
 )
 from sandboxio.audit import AuditConfig
-from sandboxio.models import BackendConfig, RichOutput
+from sandboxio.models import BackendConfig, Meter, RichOutput
 from sandboxio.testing import FakeBackend, RecordingSink
 
 # Scripts
@@ -101,6 +102,7 @@ async def test_a_scripted_error_is_a_fresh_one_each_time() -> None:
     [
         {"match": 3},
         {"returns": "text"},
+        {"returns": ExecResult(0, "\ud800", "")},
         {"raises": RuntimeError()},
         {"raises": NetworkPolicyViolation},
         {"raises": NetworkPolicyViolation("x"), "hangs": True},
@@ -115,6 +117,39 @@ def test_a_script_that_no_backend_could_follow_is_refused(rule: dict[str, Any]) 
     for method in (fake.on_run, fake.on_run_code):
         with pytest.raises(ConfigurationError):
             method(**rule)
+
+
+async def test_the_notes_of_a_script_arrive_on_every_way() -> None:
+    fake = FakeBackend()
+    for on in (fake.on_run, fake.on_run_code):
+        on("zz", ExecResult(0, "x", "", notes=("slow",)))
+    assert (await fake.sandbox.run("zz")).notes == ("slow",)
+    assert (await fake.sandbox.run_code("zz")).notes == ("slow",)
+    async with fake.sandbox.stream("zz") as process:
+        assert (await process.wait()).notes == ("slow",)
+
+
+@pytest.mark.parametrize(
+    ("field", "hint"),
+    [
+        ({"truncated": True}, r"FakeBackend\(output_limit=...\)"),
+        ({"streamed": True}, r"Process.wait\(\)"),
+        ({"meter": Meter(1, "docker")}, "Leave it out"),
+    ],
+)
+def test_what_a_script_cannot_bring_about_is_refused(field: dict[str, Any], hint: str) -> None:
+    fake = FakeBackend()
+    for on in (fake.on_run, fake.on_run_code):
+        with pytest.raises(ConfigurationError, match=f"cannot set {next(iter(field))}") as refused:
+            on("zz", ExecResult(0, "x", "", **field))
+        assert re.search(hint, refused.value.hint)
+
+
+async def test_a_scripted_output_is_truncated_by_the_limit() -> None:
+    fake = FakeBackend(output_limit=10)
+    fake.on_run("zz", ExecResult(0, "x" * 20, "", notes=("slow",)))
+    result = await fake.sandbox.run("zz")
+    assert (result.stdout, result.truncated, result.notes[0]) == ("x" * 10, True, "slow")
 
 
 # Files

@@ -94,5 +94,9 @@ class FakeExecution(Execution):
         run = self._run
         run.deadline = math.inf  # it was for the command, not for what the command left behind
         self.exit: Exit | None = Exit(
-            exit_code, timed_out=timed_out, results=run.results, network_denials=run.denials
+            exit_code,
+            timed_out=timed_out,
+            results=run.results,
+            notes=run.notes,
+            network_denials=run.denials,
         )

@@ -106,6 +106,7 @@ class Run:
     shells: int = 0
     deadline: float = math.inf
     results: tuple[RichOutput, ...] | None = None
+    notes: tuple[str, ...] = ()
     on_kill: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
 
     def spawn(self, program: Program, text: str, env: Mapping[str, str], now: float) -> Job:

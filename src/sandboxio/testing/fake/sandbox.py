@@ -182,7 +182,7 @@ class FakeSandbox(BaseSandbox):
 
 def _scripted(rule: Rule, run: Run) -> Program:
     if rule.returns is not None:
-        run.results = rule.returns.results
+        run.results, run.notes = rule.returns.results, rule.returns.notes
     return rule.program()
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 from sandboxio.errors import ConfigurationError, SandboxError
 from sandboxio.models import ExecResult
 
-from .steps import FOREVER, Pause, Program, err, out
+from .steps import FOREVER, Pause, Program, encoded, err, out
 
 Kind = Literal["run", "run_code"]
 
@@ -72,6 +72,8 @@ def _check(rule: Rule) -> None:
             f"{where}: returns must be an ExecResult, got {type(rule.returns).__name__}.",
             hint='Write returns=ExecResult(0, "what it prints\\n", "").',
         )
+    if rule.returns is not None:
+        _check_result(rule.returns, where)
     if rule.raises is not None and not isinstance(rule.raises, SandboxError):
         raise ConfigurationError(
             f"{where}: raises must be a SandboxError instance, got {rule.raises!r}: "
@@ -84,6 +86,23 @@ def _check(rule: Rule) -> None:
         raise ConfigurationError(f"{where}: takes is in seconds and not negative, got {rule.takes!r}.")
     if rule.left is not None and rule.left < 1:
         raise ConfigurationError(f"{where}: times must be at least 1, got {rule.left!r}.")
+
+
+def _check_result(result: ExecResult, where: str) -> None:
+    """Refuse what comes from how a command is run, and so cannot be said beforehand."""
+    for name, hint in (
+        ("truncated", "Let stdout be long and the limit small: FakeBackend(output_limit=...)."),
+        ("streamed", "Leave it out: Process.wait() sets it by itself."),
+        ("meter", "Leave it out: no backend of this release gives one."),
+    ):
+        if getattr(result, name):
+            raise ConfigurationError(f"{where}: a scripted result cannot set {name}.", hint=hint)
+    try:
+        encoded(result.stdout + result.stderr)
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(
+            f"{where}: the output holds a lone surrogate that stands for no byte, so nothing can print it."
+        ) from error
 
 
 def _fresh(error: SandboxError) -> SandboxError:
