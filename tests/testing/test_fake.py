@@ -345,6 +345,27 @@ async def test_calls_are_kept_as_they_were_made() -> None:
     assert "s3cr3t-value" not in repr(fake.calls)
 
 
+async def test_what_a_failing_test_prints_of_the_calls_holds_no_secret() -> None:
+    fake = FakeBackend()
+    env = {"API_KEY": "env-s3cr3t"}
+    async with await fake.create(secrets={"TOKEN": "s3cr3t-value"}, env=env) as sandbox:
+        await sandbox.run(["echo", "s3cr3t-value", "env-s3cr3t"])
+        await sandbox.run("echo of-the-call", env={"PASSWORD": "of-the-call"})
+        await sandbox.run_code("print('s3cr3t-value')")
+        await sandbox.files.write("s3cr3t-value", "1")
+        with pytest.raises(ConfigurationError):
+            await sandbox.run(["echo", "s3cr3t-value"], env={"A": 1})  # type: ignore[dict-item]
+    assert fake.calls[1].command == ("echo", "s3cr3t-value", "env-s3cr3t")
+    shown = [repr(call) for call in fake.calls]
+    for secret in ("s3cr3t-value", "env-s3cr3t", "of-the-call"):
+        assert secret not in " ".join(shown)
+    assert "command=('echo', '***', '***')" in shown[1]
+    assert "command='echo ***'" in shown[2]
+    assert "code=\"print('***')\"" in shown[3]
+    assert "path='***'" in shown[4]
+    assert shown[-1].startswith("Call(op='kill', sandbox_id='fake-0001', command=None, ")
+
+
 async def test_events_are_kept_with_and_without_sinks() -> None:
     sink = RecordingSink()
     fake = FakeBackend(audit=AuditConfig(sinks=(sink,), capture_code=True))

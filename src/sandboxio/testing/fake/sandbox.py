@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import cast
 
 import anyio
 import anyio.lowlevel
 
-from sandboxio.adapter import BaseProcess, BaseSandbox, Execution, FileTransfer, Recorder, SandboxRequest
+from sandboxio.adapter import (
+    BaseProcess,
+    BaseSandbox,
+    Execution,
+    FileTransfer,
+    Recorder,
+    Redactor,
+    SandboxRequest,
+)
 from sandboxio.errors import CapabilityNotSupported
 from sandboxio.models import BackendConfig, Capability, ExecResult, IsolationTier, NetworkPolicy, Resources
 
@@ -30,6 +39,9 @@ class Call:
     ``op`` is create, connect, run, run_code, stream, kill, file_read, file_write, file_list, file_mkdir
     or file_remove. ``timeout`` is None where the caller left it out of a run. The creation's policy
     repeats in every call of its sandbox, for it holds for the sandbox's life.
+
+    A failing test prints calls, so the repr leaves ``env`` and ``secrets`` out and shows ``***`` where a
+    text holds a secret of the sandbox or of the call; ``redactor`` knows those of the sandbox.
     """
 
     op: str
@@ -43,10 +55,20 @@ class Call:
     template: str | None = None
     resources: Resources = Resources()
     network: NetworkPolicy = NetworkPolicy()
-    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     config: BackendConfig | None = None
+    redactor: Redactor = field(default=Redactor(), repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        redactor = self.redactor.also(_texts(self.secrets).values()).including(_texts(self.env))
+        shown = (
+            f"{each.name}={_redacted(getattr(self, each.name), redactor)!r}"
+            for each in fields(self)
+            if each.repr
+        )
+        return f"Call({', '.join(shown)})"
 
 
 class FakeSandbox(BaseSandbox):
@@ -175,15 +197,28 @@ class FakeSandbox(BaseSandbox):
         everything = {**self._request.variables, **env}
         return FakeExecution(self._machine, scripted_or_virtual, text=text, env=everything, seconds=seconds)
 
-    def _note(self, op: str, **fields: object) -> None:
+    def _note(self, op: str, **given: object) -> None:
         known = {"network": self._machine.request.network}
-        self._calls.append(Call(op, self.id, **{**known, **fields}))  # type: ignore[arg-type]
+        self._calls.append(Call(op, self.id, redactor=self.redactor, **{**known, **given}))  # type: ignore[arg-type]
 
 
 def _scripted(rule: Rule, run: Run) -> Program:
     if rule.returns is not None:
         run.results, run.notes = rule.returns.results, rule.returns.notes
     return rule.program()
+
+
+def _redacted(value: object, redactor: Redactor) -> object:
+    if isinstance(value, str):
+        return redactor.text(value)
+    if isinstance(value, tuple):
+        return tuple(_redacted(each, redactor) for each in cast("tuple[object, ...]", value))
+    return value
+
+
+def _texts(given: Mapping[str, str]) -> dict[str, str]:
+    """What may hold a secret; a call is noted before it is checked."""
+    return {name: value for name, value in given.items() if isinstance(name, str) and isinstance(value, str)}
 
 
 def copied(given: dict[str, str] | None) -> dict[str, str]:
