@@ -6,6 +6,7 @@ never appear in a message; their names may.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 MAX_ARGUMENT = 131_071
 """Bytes of one argument or ``NAME=value``: Linux MAX_ARG_STRLEN, 32 pages less the final NUL (execve(2))."""
+
+_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST = rf"(?:\*\.)?(?:{_LABEL}\.)*{_LABEL}"
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ def check_request(
     ):
         if not isinstance(value, kind):
             raise ConfigurationError(f"{name} must be {kind.__name__}(...), got {type(value).__name__}.")
+    for host in network.allow:
+        _check_host(host)
     checked_env, checked_secrets = check_env(env, "env"), check_env(secrets, "secrets")
     if both := sorted(checked_env.keys() & checked_secrets.keys()):
         raise ConfigurationError(
@@ -178,6 +184,23 @@ def _check_argument(argument: Any, what: str) -> None:
             f"{what} is longer than {MAX_ARGUMENT} bytes, the most that Linux passes in one argument.",
             hint="Write it to a file with files.write(), or pass code through run_code().",
         )
+
+
+def _check_host(host: str) -> None:
+    """Refuse what is neither a host name, with ``*.`` in front or without, nor an address or a CIDR.
+
+    A filter that never matches protects, but nobody who wrote a URL would see why nothing gets out.
+    """
+    import ipaddress  # noqa: PLC0415 - few policies list hosts
+
+    try:
+        ipaddress.ip_network(host, strict=False)
+    except ValueError:
+        if re.fullmatch(_HOST, host) is None:
+            raise ConfigurationError(
+                f"NetworkPolicy.allow takes host names, addresses and CIDRs, got {host!r}.",
+                hint='Write the name alone: NetworkPolicy(allow=("api.example.org",)).',
+            ) from None
 
 
 def _check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
-import re
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -47,9 +45,6 @@ LIFETIME: Final = "sandboxio_timeout"
 """The seconds that calls inherit, for a handle made by connect()."""
 AGAIN: Final = 0.5
 """Seconds between two looks for a sandbox whose creation went unanswered."""
-
-_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
-_HOST = re.compile(rf"(?:\*\.)?(?:{_LABEL}\.)*{_LABEL}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,8 +116,6 @@ class E2BBackend(BaseBackend):
                 f"applied: {request.resources!r}.",
                 hint="Build a template with these resources and name it: create('e2b://my-template').",
             )
-        for host in request.network.allow:
-            _check_host(host)
         for key in request.metadata:
             if key.startswith(RESERVED):
                 raise ConfigurationError(
@@ -231,17 +224,6 @@ async def _remove_created(control: ControlPlane, creation: Creation) -> None:
         if found:
             return
         await anyio.sleep(AGAIN)
-
-
-def _check_host(host: str) -> None:
-    try:
-        ipaddress.ip_network(host, strict=False)
-    except ValueError:
-        if _HOST.fullmatch(host) is None:
-            raise ConfigurationError(
-                f"NetworkPolicy.allow takes host names, addresses and CIDRs, got {host!r}.",
-                hint='Write the name alone: NetworkPolicy(allow=("api.example.org",)).',
-            ) from None
 
 
 def _labels(metadata: Mapping[str, str]) -> dict[str, str]:

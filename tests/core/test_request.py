@@ -152,6 +152,40 @@ def test_resources_and_network_are_their_types() -> None:
         request(network="deny")
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        "https://x.org/",
+        "bad host!",
+        "example.org:443",
+        "-",
+        "*",
+        "*.*.org",
+        "é.org",
+        "x.org\n",
+        "a" * 64,
+        "1.2.3.4/33",
+    ],
+)
+def test_what_is_no_host_is_refused(host: str) -> None:
+    with pytest.raises(ConfigurationError, match="allow takes host names, addresses and CIDRs"):
+        request(network=NetworkPolicy(allow=("example.org", host)))
+
+
+def test_hosts_are_names_addresses_and_ranges() -> None:
+    hosts = (
+        "a",
+        "example.org",
+        "*.example.org",
+        "my_host",
+        "192.0.2.1",
+        "192.0.2.0/24",
+        "2001:db8::1",
+        "::/0",
+    )
+    assert request(network=NetworkPolicy(allow=hosts)).network.allow == hosts
+
+
 def test_a_request_shows_neither_env_nor_secrets() -> None:
     text = repr(request(env={"A": "visible-value"}, secrets={"B": "hidden-value"}))
     assert "visible-value" not in text

@@ -458,6 +458,12 @@ async def test_a_kill_that_hangs_is_given_up_soon() -> None:
     assert not await fake.kill_managed(sandbox.id)
 
 
+@pytest.mark.parametrize("host", ["https://x.org/", "bad host!"])
+async def test_what_is_no_host_is_refused_as_by_a_real_backend(host: str) -> None:
+    with pytest.raises(ConfigurationError, match="allow takes host names"):
+        await FakeBackend().create(network=NetworkPolicy(allow=(host,)))
+
+
 @pytest.mark.parametrize("name", ["env", "secrets", "metadata"])
 async def test_what_is_no_mapping_is_refused_as_by_a_real_backend(name: str) -> None:
     fake = FakeBackend()
