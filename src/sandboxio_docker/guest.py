@@ -1110,6 +1110,8 @@ def remove_tree(job: Job, path: bytes) -> Steps:
         os.unlink(path)
         job.done()
         return
+    if os.path.basename(path) in (b".", b".."):  # the kernel says so, too, but only at the end
+        raise OSError(errno.EINVAL, "no name")
     held: list[tuple[int, bytes]] = [(open_folder(path, None), b"")]
     try:
         while held:

@@ -121,6 +121,7 @@ _WORDS: Final = {
     ),
     "ELOOP": ("{path!r} leads through too many symbolic links.", "Check the links with files.ls()."),
     "ENOTEMPTY": ("{path!r} changed while it was removed.", "Try again when nobody writes there."),
+    "EINVAL": ("{path!r} is no name that a folder has.", "Name the folder, without . and .. at the end."),
     "EBUSY": ("{path!r} is in use: it is a mount point.", "Choose a path inside it."),
 }
 

@@ -96,6 +96,16 @@ class FileTests(Contract):
             assert "pwned" not in around, "a name was run as a command"
 
     @needs(Capability.FILESYSTEM)
+    async def test_files_that_have_no_name_are_not_removed(self) -> None:
+        async with self.sandbox() as sandbox:
+            await sandbox.files.mkdir("folder/inner", parents=True)
+            await sandbox.files.write("folder/inner/kept", b"x")
+            for path in (".", "./", "folder/.", "folder/inner/..", "folder/inner/../", ".."):
+                with pytest.raises(FileSystemError):
+                    await sandbox.files.remove(path)
+                assert await sandbox.files.read("folder/inner/kept") == b"x"
+
+    @needs(Capability.FILESYSTEM)
     async def test_files_under_a_name_that_is_not_utf8(self) -> None:
         async with self.sandbox() as sandbox:
             await sandbox.files.mkdir("odd")
