@@ -10,8 +10,9 @@ What is trusted: the engine, which could do on its machine whatever it likes. Wh
 whoever set up the engine to be without mistakes. What the proof does not cover is how gVisor was set up
 (its platform, its network, whether it shares files).
 
-A second handle (``connect``) finds the proof in a label that only ``create`` sets, and in the runtime that
-the engine names. Asking again would be worth less: by then code runs inside that could answer instead.
+A second handle (``connect``) finds the proof in a label that only ``create`` sets (an image that has it is
+refused, see ``labels.py``), and in the runtime that the engine names. Asking again would be worth less: by
+then code runs inside that could answer instead.
 """
 
 from __future__ import annotations

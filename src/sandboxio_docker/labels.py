@@ -7,7 +7,8 @@ io.sandboxio.timeout       its lifetime in seconds
 io.sandboxio.meta.<key>    one for each entry of the caller's ``metadata``, unchanged
 ========================== =================================================================
 
-A caller's keys live behind their own prefix, so none can pose as one of ours.
+A caller's keys live behind their own prefix, so none can pose as one of ours. An image's labels become
+labels of its containers (Docker Engine API v1.41, ContainerCreate), so an image with one of ours is refused.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from sandboxio.errors import ConfigurationError
 from sandboxio.models import DEFAULT_TIMEOUT, ManagedSandbox
 
+OURS = "io.sandboxio."
 MANAGED = "io.sandboxio.managed"
 SESSION = "io.sandboxio.session"
 TIMEOUT = "io.sandboxio.timeout"
@@ -36,6 +39,21 @@ def labels_for(metadata: Mapping[str, str], timeout: float) -> dict[str, str]:
     """The labels of a new sandbox."""
     caller = {META + key: value for key, value in metadata.items()}
     return {**caller, MANAGED: "true", SESSION: str(os.getpid()), TIMEOUT: f"{timeout:g}"}
+
+
+def refuse_labels_of_ours(name: str, image: Mapping[str, Any]) -> None:
+    """Raise if an image, by its description, sets labels that only ``create`` may set.
+
+    They would pose as a creator's metadata, or as the proof of gVisor (``isolation.py``).
+    """
+    found = sorted(key for key in labels_of(image.get("Config") or {}) if key.startswith(OURS))
+    if found:
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        raise ConfigurationError(
+            f"The image {name} has labels that are sandboxio's own: {', '.join(found[:3])}{more}.",
+            hint="Build the image without them. One made by `docker commit` of a sandbox has them; "
+            "`docker export CONTAINER | docker import - NAME` makes one without any label.",
+        )
 
 
 def is_managed(labels: Mapping[str, str]) -> bool:

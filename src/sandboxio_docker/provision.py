@@ -20,6 +20,7 @@ from .guest_link import GuestLink, unfit
 from .guest_protocol import ConnectionLost, Hello, Notice
 from .hostconfig import WORK, container_config, memory_mb, refuse_what_was_discarded
 from .isolation import Proof, promised
+from .labels import refuse_labels_of_ours
 from .lifecycle import Birth
 from .prepare import is_root, prepare_for_user
 from .pull import PullProgress, pull
@@ -72,6 +73,7 @@ async def bring_up(engine: Engine, request: SandboxRequest, settings: Settings) 
     try:
         await _refuse_too_many_cpus(engine, request.resources.cpu)
         image = await _image(engine, reference, settings)
+        refuse_labels_of_ours(str(reference), image)
         return await _first_that_starts(engine, request, settings, reference, image)
     except EngineError as error:
         raise _public(error, reference, request) from error

@@ -270,6 +270,22 @@ async def test_a_pull_that_fails_inside_a_200_creates_nothing(tmp_path: Path) ->
         assert not any(request.path.endswith("/containers/create") for request in fake.requests)
 
 
+@pytest.mark.parametrize("label", ["managed", "meta.tenant_id", "isolation", "of-a-later-version"])
+async def test_an_image_with_labels_of_ours_is_refused(label: str, tmp_path: Path) -> None:
+    """Its containers would have them too: as their creator's metadata, or as the proof of gVisor."""
+    async with world(tmp_path) as (fake, _, backend):
+        key = f"io.sandboxio.{label}"
+        fake.images["app:1"] = {"Config": {"Labels": {"maintainer": "x", key: ""}}}
+        error = await refused(backend, template="app:1")
+        assert isinstance(error, ConfigurationError)
+        assert key in error.message
+        assert "docker commit" in (error.hint or "")
+        assert not fake.asked("create")
+        fake.images["app:1"] = {"Config": {"Labels": {"io.sandboxios": "x", "meta.tenant_id": "x"}}}
+        async with await backend.create(template="app:1", timeout=60):
+            assert fake.asked("create")
+
+
 # Users
 
 

@@ -16,6 +16,7 @@ import pytest
 from sandboxio import Capability
 from sandboxio.errors import (
     CapabilityNotSupported,
+    ConfigurationError,
     CreationError,
     ExecutionTimeout,
     FileSystemError,
@@ -307,6 +308,14 @@ async def test_a_user_on_busybox(busybox_image: str) -> None:
                 "echo 2 >> a.txt && stat -c %u a.txt . && cat a.txt && rm a.txt; id -u"
             )
             assert result.stdout == "1000\n1000\n12\n1000\n", result
+
+
+async def test_an_image_that_poses_as_somebodys_sandbox(docker_image: str) -> None:
+    """The engine gives an image's labels to its containers, where they would be metadata and proof."""
+    with images.derived(docker_image, "posing", "LABEL io.sandboxio.meta.tenant_id=victim") as image:
+        with pytest.raises(ConfigurationError, match="tenant_id"):
+            await DockerBackend(image=image).create(timeout=120)
+        assert await DockerBackend().list_managed(labels={"tenant_id": "victim"}) == []
 
 
 async def test_a_container_with_a_read_only_root(docker_image: str, channel: Any) -> None:
