@@ -22,6 +22,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import socket
 import ssl
 import stat
@@ -39,6 +40,8 @@ PLAIN_PORT: Final = 2375
 TLS_PORT: Final = 2376
 """The ports that Docker has registered for itself, used when a ``tcp://`` address has none."""
 
+_SCHEME: Final = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://")
+_HIDDEN: Final = "...@"
 _PEM: Final = ("ca", "cert", "key")
 _USABLE: Final = "Use unix:///path/to.sock or tcp://host:port."
 _TLS: Final = (
@@ -113,28 +116,22 @@ def parse_endpoint(
     >>> str(parse_endpoint("tcp://[::1]", origin="a test", environ={}, home=Path("/root")))
     'tcp://[::1]:2375'
     """
-    scheme, separator, rest = text.partition("://")
+    clean = _without_password(text)
+    scheme, separator, rest = clean.partition("://")
     if "\0" in text or text != text.strip():
-        raise _refused(text, origin, "it contains white space or a NUL byte at an end", _USABLE)
+        raise _refused(clean, origin, "it contains white space or a NUL byte at an end", _USABLE)
     if not text:
-        raise _refused(text, origin, "it is empty", _USABLE)
+        raise _refused(clean, origin, "it is empty", _USABLE)
     if not separator:
-        fix = f"Write unix://{text}" if text.startswith("/") else _USABLE
-        raise _refused(text, origin, "it has no scheme", fix)
+        fix = f"Write unix://{clean}" if clean.startswith("/") else _USABLE
+        raise _refused(clean, origin, "it has no scheme", fix)
     if scheme == "unix":
-        if not rest:
-            raise _refused(text, origin, "it names no socket", "Write unix:// and an absolute path.")
-        if not rest.startswith("/"):
-            raise _refused(
-                text,
-                origin,
-                "the socket's path is relative",
-                f"Write unix:///... , not unix://{rest}",
-            )
-        return Endpoint(origin, path=rest)
+        return Endpoint(origin, path=_socket_path(text, clean, origin))
     if scheme == "tcp":
-        return _parse_tcp(text, origin, tls or _tls_of(environ, home))
-    raise _refused(text, origin, f"{scheme}:// is not supported", _other_scheme(scheme, rest))
+        return _parse_tcp(text, clean, origin, tls or _tls_of(environ, home))
+    raise _refused(
+        clean, origin, f"{scheme}:// is not supported", _other_scheme(scheme, rest.removeprefix(_HIDDEN))
+    )
 
 
 def known_sockets(environ: Mapping[str, str], home: Path) -> list[str]:
@@ -159,6 +156,19 @@ def known_sockets(environ: Mapping[str, str], home: Path) -> list[str]:
     ]
 
 
+def _without_password(text: str) -> str:
+    """An address for a message or a hint. Broken ones too may hold a password, so nothing is parsed.
+
+    A name alone is kept for ssh, where the hint needs it; elsewhere it may be a token.
+    """
+    scheme = _SCHEME.match(text)
+    start = scheme.end() if scheme else 0
+    name, at, host = text[start:].rpartition("@")
+    if not at or text.startswith("unix:///") or (text.startswith("ssh://") and ":" not in name):
+        return text
+    return f"{text[:start]}{_HIDDEN}{host}"
+
+
 def _refused(text: str, origin: str, why: str, fix: str) -> ConfigurationError:
     return ConfigurationError(f"The engine address {text!r} (from {origin}) cannot be used: {why}.", hint=fix)
 
@@ -178,21 +188,29 @@ def _other_scheme(scheme: str, rest: str) -> str:
     return _USABLE
 
 
-def _parse_tcp(text: str, origin: str, tls: TLSFiles | None) -> Endpoint:
+def _socket_path(text: str, clean: str, origin: str) -> str:
+    path, shown = text.removeprefix("unix://"), clean.removeprefix("unix://").removeprefix(_HIDDEN)
+    if not path:
+        raise _refused(clean, origin, "it names no socket", "Write unix:// and an absolute path.")
+    if not path.startswith("/"):
+        fix = f"Write unix:///... , not unix://{shown}"
+        raise _refused(clean, origin, "the socket's path is relative", fix)
+    return path
+
+
+def _parse_tcp(text: str, clean: str, origin: str, tls: TLSFiles | None) -> Endpoint:
     try:
         parts = urlsplit(text)
         port = parts.port
         host = (parts.hostname or "").encode("idna").decode()
     except ValueError:  # UnicodeError is one
-        raise _refused(text, origin, "host or port cannot be read", "Write tcp://host:port.") from None
+        raise _refused(clean, origin, "host or port cannot be read", "Write tcp://host:port.") from None
     if "@" in parts.netloc:
-        # never repeat a password
-        clean = f"tcp://...@{parts.netloc.rpartition('@')[2]}"
         raise _refused(clean, origin, "it contains a user name", "Use TLS certificates instead.")
     if not host:
-        raise _refused(text, origin, "it names no host", "Write tcp://host:port.")
+        raise _refused(clean, origin, "it names no host", "Write tcp://host:port.")
     if parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise _refused(text, origin, "it has a path behind the port", "Write tcp://host:port.")
+        raise _refused(clean, origin, "it has a path behind the port", "Write tcp://host:port.")
     return Endpoint(origin, host=host, port=port or (TLS_PORT if tls else PLAIN_PORT), tls=tls)
 
 

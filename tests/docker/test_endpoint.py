@@ -118,11 +118,44 @@ def test_addresses_that_cannot_be_used(home: Path, text: str, why: str, fix: str
         assert fix in caught.value.hint
 
 
-def test_a_password_is_not_repeated(home: Path) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tcp://user:s3cret@h:2375",
+        "tcp://user:s3cret@h:99999",
+        "tcp://user:s3cret@h:notaport",
+        "tcp://user:s3cret@[::1",
+        "tcp://user:s3cret@h:1/path",
+        "tcp://user:s3cret@h\0",
+        "tcp://s3cret@h:2375",
+        "tcp://user:x/s3cret@h",
+        "tcp://user:x@s3cret@h",
+        "TCP://user:s3cret@h:2375",
+        " tcp://user:s3cret@h:2375",
+        "ssh://user:s3cret@h",
+        "http://user:s3cret@h:2375",
+        "https://user:s3cret@h:2376",
+        "unix://user:s3cret@h",
+        "user:s3cret@h:2375",
+        "user:s3cret@h://x",
+    ],
+)
+def test_a_password_is_not_repeated(home: Path, text: str) -> None:
+    """Neither in the message nor in the hint, and the rest of the address is still there."""
+    for arguments in ({"host": text}, {"DOCKER_HOST": text}):
+        with pytest.raises(ConfigurationError) as caught:
+            found(home, **arguments)
+        assert "s3cret" not in f"{caught.value} {caught.value.hint}"
+        assert "...@" in caught.value.message
+        assert "...@" not in caught.value.hint, "it is to be copied"
+    context(home, "c", {"Host": text})
     with pytest.raises(ConfigurationError) as caught:
-        found(home, "tcp://user:s3cret@h:2375")
-    assert "s3cret" not in str(caught.value)
-    assert "@h:2375" in caught.value.message
+        found(home)
+    assert "s3cret" not in f"{caught.value} {caught.value.hint}"
+
+
+def test_an_at_sign_in_a_path_is_no_password(home: Path) -> None:
+    assert found(home, "unix:///run/a:b@c.sock") == "unix:///run/a:b@c.sock"
 
 
 def test_an_empty_argument_is_an_error_and_an_empty_variable_is_none(home: Path) -> None:
