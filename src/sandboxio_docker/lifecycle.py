@@ -26,6 +26,9 @@ from .engine import Engine, EngineError, EngineUnavailable, Fault, Hijacked, Pen
 AGAIN: Final = 0.02
 """Seconds between two looks at a removal that somebody else has begun, or at a name that may appear."""
 
+REMOVAL: Final = 30.0
+"""Seconds that a removal may stay under way: an engine whose disk is stuck says so for ever."""
+
 LOOKS: Final = 10
 """Tries of a list; see :func:`listed`."""
 
@@ -131,10 +134,11 @@ class Birth:
 async def remove(engine: Engine, container: str) -> bool:
     """End a container and return when it is gone; False if it was gone before.
 
-    Close every attach connection to it first. Raises :class:`ConnectError` if the engine refuses.
-    Not bounded by itself.
+    Close every attach connection to it first. Raises :class:`ConnectError` if the engine refuses, or if a
+    removal is under way for longer than ``REMOVAL``.
     """
     removed = False
+    last = anyio.current_time() + REMOVAL
     while True:
         try:
             await engine.request("DELETE", f"/containers/{container}", params={"force": True, "v": True})
@@ -145,6 +149,11 @@ async def remove(engine: Engine, container: str) -> bool:
                 raise ConnectError(
                     f"The engine did not remove container {container[:12]}: {error.reason}",
                     hint="Repair the engine, then remove what is left with `sandboxio reap --kill`.",
+                ) from error
+            if anyio.current_time() > last:
+                raise ConnectError(
+                    f"Container {container[:12]} was not removed within {REMOVAL:g} s: {error.reason}",
+                    hint="Restart the engine, which ends a stuck removal; then `sandboxio reap --kill`.",
                 ) from error
         else:
             return True

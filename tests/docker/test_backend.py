@@ -21,7 +21,7 @@ from sandboxio.errors import (
     SandboxGone,
 )
 from sandboxio.models import BackendConfig
-from sandboxio_docker import DockerBackend, DockerConfig, join
+from sandboxio_docker import DockerBackend, DockerConfig, join, lifecycle
 from sandboxio_docker.guest_protocol import Trait
 from tests.fakes.engine import IO, FakeEngine, until_stdin_ends
 from tests.fakes.inside import Inside
@@ -468,6 +468,20 @@ async def test_kill_waits_for_a_removal_under_way(tmp_path: Path) -> None:
         assert not fake.containers
         await sandbox.kill()
         assert (await backend.kill_managed(sandbox.id)) is False
+
+
+async def test_a_removal_that_never_ends_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or `sandboxio reap --kill` would not come to the next sandbox."""
+    monkeypatch.setattr(lifecycle, "REMOVAL", 0.2)
+    async with world(tmp_path) as (fake, _, backend):
+        sandbox = await backend.create(timeout=50)
+        fake.fail("delete", 409, f"removal of container {sandbox.id} is already in progress", times=1000)
+        with anyio.fail_after(10), pytest.raises(ConnectError, match="already in progress") as caught:
+            await backend.kill_managed(sandbox.id)
+        assert "within 0.2 s" in caught.value.message
+        assert "Restart the engine" in (caught.value.hint or "")
+        fake._failures["delete"].clear()
+        await sandbox.kill()
 
 
 async def test_kill_is_quiet_about_what_is_gone(tmp_path: Path) -> None:
