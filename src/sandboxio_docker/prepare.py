@@ -7,13 +7,16 @@ on a created container and needs nothing of the image.
 
 from __future__ import annotations
 
+import base64
 import io
+import json
 import tarfile
 import time
-from typing import Final
+from typing import Any, Final
 
-from sandboxio.errors import CreationError
+from sandboxio.errors import CreationError, FileSystemError
 
+from .accounts import CORRECT, find_group, find_user, number_of
 from .archive import TarReader
 from .engine import Engine, EngineError, Fault
 from .hostconfig import WORK
@@ -21,6 +24,11 @@ from .hostconfig import WORK
 HOSTS: Final = b"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 MAX_FILE: Final = 1 << 20
 """Bytes of /etc/passwd or /etc/hosts that are looked at."""
+MAX_LINKS: Final = 8
+"""Links that are followed to one of them. The engine resolves a chain at once, so one is usual."""
+
+_GO_SYMLINK: Final = 1 << 27
+"""The bit of a symbolic link in a mode as Go has it (io/fs, ModeSymlink)."""
 
 
 async def prepare_for_user(engine: Engine, container: str, user: str, *, localhost: bool) -> None:
@@ -58,36 +66,18 @@ def is_root(user: str) -> bool:
 
 
 async def _ids(engine: Engine, container: str, user: str) -> tuple[int, int]:
-    """The numbers of a user as the engine finds them: names are looked up in the image's own files."""
+    """The numbers of a user as the engine finds them: names are looked up in the image's own files.
+
+    Two numbers need no look-up, and an image of one program has no files to look in.
+    """
     name, _, group = user.partition(":")
-    passwd = await _get(engine, container, "/etc/passwd")
-    uid, gid = _find_user(name, passwd)
-    if group:
-        groups = b"" if group.isdecimal() else await _get(engine, container, "/etc/group")
-        gid = int(group) if group.isdecimal() else _find_group(group, groups)
+    uid, gid = number_of(name), number_of(group)
+    if uid is None or not group:
+        uid, first = find_user(name, uid, await _get(engine, container, "/etc/passwd"))
+        gid = gid if group else first
+    if gid is None:
+        gid = find_group(group, await _get(engine, container, "/etc/group"))
     return uid, gid
-
-
-def _find_user(name: str, passwd: bytes) -> tuple[int, int]:
-    for line in passwd.decode("utf-8", "surrogateescape").splitlines():
-        fields = line.split(":")
-        if len(fields) > 3 and name in (fields[0], fields[2]) and fields[3].isdecimal():
-            return int(fields[2]), int(fields[3])
-    if not name.isdecimal():
-        raise CreationError(
-            f"The image's user {name!r} is not in its /etc/passwd.", hint="Correct USER in the image."
-        )
-    return int(name), 0
-
-
-def _find_group(name: str, groups: bytes) -> int:
-    for line in groups.decode("utf-8", "surrogateescape").splitlines():
-        fields = line.split(":")
-        if len(fields) > 2 and fields[0] == name and fields[2].isdecimal():
-            return int(fields[2])
-    raise CreationError(
-        f"The image's group {name!r} is not in its /etc/group.", hint="Correct USER in the image."
-    )
 
 
 async def _put(
@@ -107,16 +97,41 @@ async def _put(
 
 
 async def _get(engine: Engine, container: str, path: str) -> bytes:
-    """The content of a small regular file; empty if there is none."""
-    reader, found = TarReader(max_size=MAX_FILE), bytearray()
+    """The content of a small regular file, symbolic links followed; empty if there is none."""
     try:
-        async with engine.stream("GET", f"/containers/{container}/archive", params={"path": path}) as answer:
-            async for piece in answer:
-                reader.feed(piece)
-                while (data := reader.next_piece()) is not None:
-                    found += data
+        for _ in range(MAX_LINKS):
+            content, target = await _look(engine, container, path)
+            if not target:
+                return content
+            path = target
     except EngineError as error:
         if error.fault in (Fault.NO_SUCH_PATH, Fault.NOT_FOUND):
             return b""
         raise
-    return bytes(found)
+    except FileSystemError as error:  # a folder, a device, or too large
+        raise CreationError(f"The image's {path} cannot be used: {error.message}", hint=CORRECT) from error
+    raise CreationError(f"The image's {path} is behind too many symbolic links.", hint=CORRECT)
+
+
+async def _look(engine: Engine, container: str, path: str) -> tuple[bytes, str]:
+    """The content of a file and ``""``, or of a symbolic link nothing and where it leads."""
+    reader, found = TarReader(max_size=MAX_FILE), bytearray()
+    async with engine.stream("GET", f"/containers/{container}/archive", params={"path": path}) as answer:
+        if target := _link_target(answer.headers.get("X-Docker-Container-Path-Stat", "")):
+            return b"", target
+        async for piece in answer:
+            reader.feed(piece)
+            while (data := reader.next_piece()) is not None:
+                found += data
+    return bytes(found), ""
+
+
+def _link_target(stat: str) -> str:
+    """Where a symbolic link leads, as the engine has resolved it inside the container; else ``""``."""
+    try:
+        fields: Any = json.loads(base64.b64decode(stat))
+        target, mode = fields["linkTarget"], fields["mode"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    is_link = isinstance(mode, int) and mode & _GO_SYMLINK
+    return target if is_link and isinstance(target, str) else ""

@@ -292,6 +292,27 @@ async def test_an_image_with_labels_of_ours_is_refused(label: str, tmp_path: Pat
 PASSWD = b"root:x:0:0::/root:/bin/sh\napp:x:1000:1001::/home/app:/bin/sh\n"
 
 
+@asynccontextmanager
+async def filled(fake: FakeEngine, **files: bytes) -> AsyncGenerator[None]:
+    """Files of /etc in the container that is created meanwhile; what begins with "->" is a link."""
+    with fake.gate("create", "after") as gate:
+
+        async def fill() -> None:
+            await gate.reached.wait()
+            (container,) = fake.containers.values()
+            for name, content in files.items():
+                path = b"/etc/" + name.encode()
+                if content.startswith(b"->"):
+                    container.links[path] = content[2:]
+                else:
+                    container.files[path] = content
+            gate.release()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fill)
+            yield
+
+
 @pytest.mark.parametrize(
     ("user", "owner"),
     [
@@ -300,33 +321,68 @@ PASSWD = b"root:x:0:0::/root:/bin/sh\napp:x:1000:1001::/home/app:/bin/sh\n"
         ("1000:5", (1000, 5)),
         ("2000", (2000, 0)),
         ("app:staff", (1000, 50)),
+        ("1000:staff", (1000, 50)),
+        ("3000", (3000, 0)),
+        ("2147483647:2147483647", (2147483647, 2147483647)),
     ],
 )
+@pytest.mark.parametrize("linked", [False, True])
 async def test_an_image_with_a_user_gets_its_working_folder(
-    user: str, owner: tuple[int, int], tmp_path: Path
+    user: str, owner: tuple[int, int], linked: bool, tmp_path: Path
 ) -> None:
     """Case 54: what is written belongs to the user that runs commands."""
     async with world(tmp_path) as (fake, _, backend):
         fake.images["app:1"] = {"Config": {"User": user}}
-
-        with fake.gate("archive_get", "before") as gate:
-
-            async def fill() -> None:
-                await gate.reached.wait()
-                (container,) = fake.containers.values()
-                container.files[b"/etc/passwd"] = PASSWD
-                container.files[b"/etc/group"] = b"root:x:0:\nstaff:x:50:\n"
-                gate.release()
-
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(fill)
-                sandbox = await backend.create(template="app:1", timeout=60)
+        files = {"passwd": PASSWD, "group": b"root:x:0:\nstaff:x:50:\n"}
+        if linked:  # as in images that keep /etc elsewhere
+            files = {"passwd": b"->/etc/a", "group": b"->/etc/b", "a": PASSWD, "b": files["group"]}
+        async with filled(fake, **files):
+            sandbox = await backend.create(template="app:1", timeout=60)
         (container,) = fake.containers.values()
         assert container.owners[b"/work"] == (*owner, 0o755)
         assert b"localhost" in container.files[b"/etc/hosts"]
         steps = [fake._route(request)[0] for request in fake.requests]
         assert steps.index("archive_put") < steps.index("start"), "before anything of it runs"
         await sandbox.kill()
+
+
+async def test_a_user_that_is_two_numbers_needs_no_file(tmp_path: Path) -> None:
+    async with world(tmp_path) as (fake, _, backend):
+        fake.images["app:1"] = {"Config": {"User": "1000:1000"}}
+        fake.fail("archive_get", 500, "nothing can be read")
+        with pytest.raises(CreationError):
+            await backend.create(template="app:1", timeout=60)
+        assert [request.query["path"] for request in fake.asked("archive_get")] == ["/etc/hosts"]
+
+
+@pytest.mark.parametrize(
+    ("user", "files", "says"),
+    [
+        ("app", {"passwd": b"app:x:abc:100::/:/bin/sh\n"}, "'abc'"),
+        ("app", {"passwd": b"app:x:1000:::/:/bin/sh\n"}, "''"),
+        ("app", {"passwd": b"app:x:" + b"9" * 5000 + b":100::/:/bin/sh\n"}, "9999"),
+        ("app", {"passwd": b"app:x:2147483648:100::/:/bin/sh\n"}, "larger"),
+        ("app", {"passwd": b"app\n"}, "not in its /etc/passwd"),
+        ("app", {"passwd": b"x:x:1:1:\x0capp:x:0:0::/:/bin/sh\n"}, "not in its /etc/passwd"),
+        ("1:staff", {"group": b"staff:x:x:\n"}, "'x'"),
+        ("app", {"passwd": b"->/etc/passwd"}, "too many"),
+        ("app", {"passwd": b"x" * (1 << 20) + b"x"}, "at most"),
+        ("4294967296", {}, "larger"),
+        ("9" * 5000, {}, "larger"),
+        ("1:" + "9" * 5000, {}, "larger"),
+    ],
+)
+async def test_a_user_that_cannot_be_read(
+    user: str, files: dict[str, bytes], says: str, tmp_path: Path
+) -> None:
+    """The engine would take root for some of these."""
+    async with world(tmp_path) as (fake, _, backend):
+        fake.images["app:1"] = {"Config": {"User": user}}
+        async with filled(fake, **files):
+            error = await refused(backend, template="app:1")
+        assert isinstance(error, CreationError)
+        assert says in error.message
+        assert len(error.message) < 300
 
 
 async def test_a_user_that_the_image_does_not_know(tmp_path: Path) -> None:

@@ -104,6 +104,8 @@ class Process:
     ended: anyio.Event = field(default_factory=anyio.Event)
     files: dict[bytes, bytes] = field(default_factory=dict)
     owners: dict[bytes, tuple[int, int, int]] = field(default_factory=dict)
+    links: dict[bytes, bytes] = field(default_factory=dict)
+    """Symbolic links, each with the path that the engine resolves it to."""
 
     @property
     def labels(self) -> dict[str, str]:
@@ -544,6 +546,8 @@ class FakeEngine(ScriptedEngine):
         )
 
     async def _archive_get(self, request: Request, key: str) -> bytes:
+        if (link := request.raw_query["path"]) in (links := self._container(key).links):
+            return _archived_link(link.decode(), links[link].decode())
         path, data = self._file(request, key)
         raw = io.BytesIO()
         with tarfile.open(fileobj=raw, mode="w", errors="surrogateescape") as tar:
@@ -564,3 +568,19 @@ class FakeEngine(ScriptedEngine):
                 assert content is not None
                 self._container(key).files[folder + name] = content.read()
         return answer(200)
+
+
+def _archived_link(path: str, target: str) -> bytes:
+    """The answer for a symbolic link, as Docker 26.1 gives it: the link itself, and where it leads."""
+    name, raw = path.rpartition("/")[2], io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as tar:
+        entry = tarfile.TarInfo(name)
+        entry.type, entry.linkname = tarfile.SYMTYPE, target
+        tar.addfile(entry)
+    stat = {"name": name, "size": len(target), "mode": 0o777 | 1 << 27, "linkTarget": target}
+    told = base64.b64encode(json.dumps(stat).encode()).decode()
+    return answer(
+        200,
+        raw.getvalue(),
+        {"Content-Type": "application/x-tar", "X-Docker-Container-Path-Stat": told},
+    )

@@ -298,6 +298,19 @@ async def test_an_image_of_python_alone(user: str, docker_image: str) -> None:
             assert (await sandbox.run_code(alive)).stdout == "[]\n"
 
 
+@pytest.mark.parametrize("user", ["app", "1000", "1000:1000"])
+async def test_a_user_whose_files_are_links(user: str, docker_image: str, channel: Any) -> None:
+    """As in images that keep /etc elsewhere."""
+    script = (
+        "useradd --create-home --uid 1000 app || exit 1; mkdir /conf; cd /etc; "
+        "mv passwd group /conf; ln -s ../conf/passwd link; ln -s link passwd; ln -s /conf/group group"
+    )
+    with images.derived(docker_image, "linked", f"USER {user}", script=script) as image:
+        async with await DockerBackend(image=image, channel=channel).create(timeout=120) as sandbox:
+            result = await sandbox.run("echo x > f; stat -c %u:%g . f; id -u")
+            assert result.stdout == "1000:1000\n1000:1000\n1000\n"
+
+
 async def test_a_user_on_busybox(busybox_image: str) -> None:
     """Case 54 where only small tools do the work."""
     with images.derived(busybox_image, "busybox-user", "USER app", "ENV PATH=/bin") as image:
