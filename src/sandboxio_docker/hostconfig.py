@@ -7,11 +7,12 @@ those of the Docker Engine API v1.41, ContainerCreate.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from sandboxio.adapter import SandboxRequest
-from sandboxio.errors import CapabilityNotSupported, ConfigurationError, CreationError
+from sandboxio.errors import CapabilityNotSupported, ConfigurationError, CreationError, SandboxWarning
 from sandboxio.models import NetworkPolicy, Resources
 
 from .labels import labels_for
@@ -29,6 +30,7 @@ MAX_PIDS: Final = 512
 """Processes and threads. 256 commands at once need about 260."""
 
 _DISCARDED: Final = re.compile(r"\bdiscarded\b|limits are not supported", re.IGNORECASE)
+_SWAP: Final = re.compile(r"limited without swap|not support swap limit", re.IGNORECASE)
 _MIB: Final = 1 << 20
 _SHM_MB: Final = 64
 """Docker's default for /dev/shm."""
@@ -61,19 +63,35 @@ def refuse_what_docker_cannot(request: SandboxRequest) -> None:
         )
 
 
-def refuse_what_was_discarded(warnings: Iterable[str]) -> None:
+def refuse_what_was_discarded(said: Iterable[str]) -> None:
     """Raise if the engine has made a container without one of its caps, which it only warns of.
 
     Its words for a memory or process cap end in "discarded" (moby, daemon/daemon_unix.go), or, where Podman
-    runs without root on cgroup v1, say that the limits are ignored. That swap is not counted is none of them.
+    runs without root on cgroup v1, say that the limits are ignored. For swap see :func:`warn_of_swap`.
     """
-    for words in warnings:
+    for words in said:
         if _DISCARDED.search(words):
             raise CreationError(
                 f"The engine does not enforce a cap that every sandbox has: {words}",
                 hint="Boot the engine's machine with cgroup v2 and delegate its controllers to the engine; "
                 "`sandboxio doctor` says which are missing.",
             )
+
+
+def warn_of_swap(said: Iterable[str]) -> None:
+    """Warn if the engine has made a container whose swap its kernel does not count.
+
+    Many machines with cgroup v1 boot so, mostly without any swap, where the cap is the cap all the same;
+    to refuse them all would be too much. Whether there is swap, the engine does not say.
+    """
+    if any(_SWAP.search(words) for words in said):
+        warnings.warn(
+            "The engine's kernel does not count swap: the memory cap of this sandbox holds, but if the "
+            "engine's machine has swap, that is used beyond the cap. Boot it with the kernel parameter "
+            "swapaccount=1, or turn its swap off.",
+            SandboxWarning,
+            stacklevel=2,
+        )
 
 
 def memory_mb(resources: Resources) -> int:

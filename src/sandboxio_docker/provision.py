@@ -18,7 +18,7 @@ from .ending import Ending
 from .engine import Engine, EngineError, EngineUnavailable, Fault, Hijacked
 from .guest_link import GuestLink, unfit
 from .guest_protocol import ConnectionLost, Hello, Notice
-from .hostconfig import WORK, container_config, memory_mb, refuse_what_was_discarded
+from .hostconfig import WORK, container_config, memory_mb, refuse_what_was_discarded, warn_of_swap
 from .isolation import Proof, promised
 from .labels import refuse_labels_of_ours
 from .lifecycle import Birth
@@ -186,6 +186,7 @@ async def _bear(birth: Birth, plan: _Plan) -> Alive:
             f'The image {body["Image"]} cannot run the guest that channel="guest" asks for: {why}.',
             hint='Use an image with a whole Python 3.8 or newer, or DockerBackend(channel="auto").',
         )
+    warn_of_swap(birth.warnings)  # where warnings are errors, what is made is removed again
     return Alive(birth.id, link, greeting, ending)
 
 

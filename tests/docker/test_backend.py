@@ -19,6 +19,7 @@ from sandboxio.errors import (
     CreationError,
     SandboxError,
     SandboxGone,
+    SandboxWarning,
 )
 from sandboxio.models import BackendConfig
 from sandboxio_docker import DockerBackend, DockerConfig, join, lifecycle
@@ -221,12 +222,31 @@ async def test_a_cap_that_the_engine_discards_is_refused(words: str, tmp_path: P
         assert not fake.asked("start")
 
 
+WITHOUT_SWAP = NOT_SUPPORTED.format("swap", "Memory limited without swap.")
+
+
+async def test_swap_that_is_not_counted_is_told(tmp_path: Path) -> None:
+    """Once for each sandbox, also where the first program had to be another one."""
+    async with world(tmp_path) as (fake, _, backend):
+        fake.warnings = [WITHOUT_SWAP]
+        fake.fail("start", 404, 'exec: "/bin/sh": stat /bin/sh: no such file or directory')
+        with pytest.warns(SandboxWarning, match="swapaccount=1") as caught:
+            sandbox = await backend.create(timeout=60)
+        assert len(caught) == 1
+        await sandbox.kill()
+
+
+async def test_where_warnings_are_errors_no_sandbox_is_left(tmp_path: Path) -> None:
+    async with world(tmp_path) as (fake, _, backend):
+        fake.warnings = [WITHOUT_SWAP]
+        with pytest.raises(SandboxWarning, match="does not count swap"):  # see filterwarnings
+            await backend.create(timeout=60)
+        assert fake.asked("start")
+
+
 async def test_other_warnings_of_the_engine_are_none_of_a_cap(tmp_path: Path) -> None:
     async with world(tmp_path) as (fake, _, backend):
-        fake.warnings = [
-            NOT_SUPPORTED.format("swap", "Memory limited without swap."),
-            "IPv4 forwarding is disabled. Networking will not work.",
-        ]
+        fake.warnings = ["IPv4 forwarding is disabled. Networking will not work."]
         async with await backend.create(timeout=60):
             assert fake.asked("start")
 
