@@ -213,13 +213,15 @@ class Server:
 @asynccontextmanager
 async def running(server: Server) -> AsyncGenerator[Server, None]:
     """Serve inside the test; at the end the handlers are cancelled, and their errors fail the test."""
-    async with anyio.create_task_group() as group:
-        group.start_soon(server.serve, group)
-        try:
-            yield server
-        finally:
-            group.cancel_scope.cancel()
-            server._listener.close()
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(server.serve, group)
+            try:
+                yield server
+            finally:
+                group.cancel_scope.cancel()
+    finally:  # not before: a client that has just connected is still taken by then
+        server._listener.close()
     if server.errors:
         raise ExceptionGroup("the fake met requests that it could not serve", server.errors)
 
