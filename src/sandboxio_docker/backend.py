@@ -13,6 +13,7 @@ from sandboxio.audit import AuditConfig
 from sandboxio.errors import ConfigurationError, ConnectError
 from sandboxio.models import BackendConfig, Capability, Diagnosis, IsolationTier, ManagedSandbox, Progress
 
+from .answers import json_list
 from .channel import Channel
 from .channel_exec import ExecChannel
 from .channel_guest import GuestChannel
@@ -224,13 +225,13 @@ class DockerBackend(BaseBackend):
         made.append(sandbox)
         return sandbox
 
-    async def _list(self, **filters: str) -> list[Mapping[str, Any]]:
+    async def _list(self, **filters: str) -> list[dict[str, Any]]:
         return await listed(self._engine, {name: [value] for name, value in filters.items()})
 
     async def _find(self, sandbox_id: str) -> Mapping[str, Any] | None:
         """The container of this id, a prefix of twelve characters or its name; None if there is none."""
         for entry in await self._list():
-            names = [str(name).removeprefix("/") for name in entry.get("Names") or ()]
+            names = [str(name).removeprefix("/") for name in json_list(entry.get("Names"))]
             whole = str(entry["Id"])
             if sandbox_id not in (whole, whole[:12], *names):
                 continue

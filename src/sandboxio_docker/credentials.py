@@ -23,7 +23,8 @@ import anyio
 
 from sandboxio.errors import AuthError
 
-from .endpoint import config_folder, json_object, read_json
+from .answers import json_object
+from .endpoint import config_folder, read_json
 
 HUB: Final = "https://index.docker.io/v1/"
 """Docker Hub's key in the configuration, unlike every other registry's not its host name."""
@@ -106,7 +107,7 @@ async def _ask(helper: str, server: str, environ: Mapping[str, str]) -> dict[str
 def _answered(text: bytes) -> dict[str, Any] | None:
     try:
         return json_object(json.loads(text))
-    except ValueError:  # it holds the whole text, so it must not become anybody's context
+    except (ValueError, RecursionError):  # it holds the whole text, so it must not become anybody's context
         return None
 
 

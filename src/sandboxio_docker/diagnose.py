@@ -15,8 +15,8 @@ from typing import Any, Final
 from sandboxio.errors import SandboxError
 from sandboxio.models import Diagnosis, DoctorCheck, IsolationTier
 
+from .answers import json_list, json_object
 from .config import DEFAULT_IMAGE, ChannelChoice
-from .endpoint import json_object
 from .engine import Engine, EngineError, EngineUnavailable
 from .faults import Fault
 from .isolation import promised
@@ -78,12 +78,11 @@ def product(said: Mapping[str, Any], info: Mapping[str, Any]) -> str:
     >>> product({}, {"Name": "colima", "SecurityOptions": ["name=seccomp"]})
     'Docker in Colima'
     """
-    components = said.get("Components")
-    names = [str(json_object(part).get("Name", "")) for part in components or () if isinstance(part, dict)]
+    names = [str(json_object(part).get("Name", "")) for part in json_list(said.get("Components"))]
     name, system = str(info.get("Name", "")), str(info.get("OperatingSystem", ""))
     platform = str(json_object(said.get("Platform")).get("Name", ""))
-    options = info.get("SecurityOptions")
-    rootless = info.get("Rootless") is True or any("name=rootless" in str(each) for each in options or ())
+    options = json_list(info.get("SecurityOptions"))
+    rootless = info.get("Rootless") is True or any("name=rootless" in str(each) for each in options)
     if any("podman" in part.lower() for part in names):
         found = "Podman"
     elif system == "Docker Desktop" or platform.startswith("Docker Desktop"):

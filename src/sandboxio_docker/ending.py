@@ -99,7 +99,7 @@ class Ending:
         with anyio.move_on_after(LOOK), suppress(EngineError, EngineUnavailable):
             # all: Podman counts a paused container as not running
             params = {"all": True, "filters": {"id": [self.container]}}
-            found = await self.engine.get_json("/containers/json", params=params)
+            found = await self.engine.get_list("/containers/json", params=params)
         if any(entry.get("State") == "paused" for entry in found):
             raise ConnectError(
                 f"The container {self.container[:12]} is paused.",
@@ -133,10 +133,10 @@ class Ending:
 
     async def state(self) -> dict[str, Any] | None:
         """``State`` of ``GET /containers/{id}/json``, None if it cannot be had in time."""
-        answer: Any = {}
+        answer: dict[str, Any] = {}
         try:
             with anyio.move_on_after(LOOK):
-                answer = await self.engine.get_json(f"/containers/{self.container}/json")
+                answer = await self.engine.get_object(f"/containers/{self.container}/json")
         except (EngineError, EngineUnavailable):
             return None
         state: Any = answer.get("State")
@@ -167,7 +167,7 @@ def _parsed(body: bytes) -> list[dict[str, Any]]:
     for line in body.splitlines():
         try:
             event: Any = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue  # cut off
         if isinstance(event, dict):
             events.append(event)  # pyright: ignore[reportUnknownArgumentType]

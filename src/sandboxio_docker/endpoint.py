@@ -34,6 +34,7 @@ from urllib.parse import urlsplit
 
 from sandboxio.errors import ConfigurationError
 
+from .answers import json_object
 from .faults import EngineUnavailable
 
 PLAIN_PORT: Final = 2375
@@ -272,17 +273,12 @@ def read_json(path: Path) -> dict[str, Any]:
         value: Any = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(
             f"Docker's configuration {path} cannot be read: {error}.",
             hint="Repair the file, or set DOCKER_HOST so that it is not needed.",
         ) from error
     return json_object(value)
-
-
-def json_object(value: Any) -> dict[str, Any]:
-    """``value`` if it is a JSON object, else an empty one."""
-    return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType]
 
 
 def _first_that_accepts(paths: list[str]) -> Endpoint:

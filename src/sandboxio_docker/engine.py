@@ -1,7 +1,8 @@
 """The Docker Engine API as the adapter speaks it: requests, streams, upgrades, one version.
 
     engine = Engine()                              # finds the endpoint; or Engine("unix:///x.sock")
-    await engine.get_json("/containers/json", params={"all": True, "filters": {"label": ["x"]}})
+    await engine.get_json("/info")                 # whatever it is; of a checked shape:
+    await engine.get_list("/containers/json", params={"all": True, "filters": {"label": ["x"]}})
     await engine.request("DELETE", f"/containers/{cid}", params={"force": True})  -> httpx.Response
     async with engine.stream("GET", "/events", params=...) as answer:
         async for piece in answer: ...             # answer.status, answer.headers; bytes
@@ -39,6 +40,7 @@ import httpx
 
 from sandboxio.errors import ConfigurationError
 
+from .answers import json_object
 from .endpoint import Endpoint, find_endpoint
 from .faults import EngineError, EngineUnavailable, Fault, reason_in
 from .hijack import Hijacked
@@ -56,6 +58,8 @@ __all__ = [
     "Hijacked",
     "Pending",
     "Versions",
+    "misshapen",
+    "object_in",
 ]
 
 PROBE_TIMEOUT: Final = 4.0
@@ -120,6 +124,22 @@ class Engine:
     async def get_json(self, path: str, *, params: Params | None = None) -> Any:
         """The parsed JSON answer of a GET."""
         return _parsed(await self.request("GET", path, params=params), path)
+
+    async def get_object(self, path: str, *, params: Params | None = None, need: str = "") -> dict[str, Any]:
+        """The JSON object that answers a GET; ``need`` is a field that has to be text in it.
+
+        Raises :class:`EngineUnavailable` for any other answer.
+        """
+        return object_in(await self.request("GET", path, params=params), path, need=need)
+
+    async def get_list(
+        self, path: str, *, params: Params | None = None, need: str = ""
+    ) -> list[dict[str, Any]]:
+        """The JSON objects in the array that answers a GET; else as :meth:`get_object`."""
+        found = _parsed(await self.request("GET", path, params=params), path)
+        if not isinstance(found, list):
+            raise misshapen(path)
+        return [_object(each, path, need) for each in found]  # pyright: ignore[reportUnknownVariableType]
 
     async def post_json(self, path: str, json: object = None, *, params: Params | None = None) -> Any:
         """The parsed JSON answer of a POST; None if the answer is empty."""
@@ -312,7 +332,11 @@ async def _read(engine: Engine, request: Call, exchange: Exchange, body: bytearr
             if len(body) > MAX_ANSWER:
                 raise _broken(engine, request, f"its answer is larger than {MAX_ANSWER >> 20} MiB", exchange)
     exchange.close()
-    return httpx.Response(head.status_code, headers=head.headers.raw_items(), content=bytes(body))
+    headers = httpx.Headers(head.headers.raw_items())
+    if headers.get("Content-Encoding", "identity").strip().lower() != "identity":
+        # nobody asked for it, and what is small here may be endless when it is unpacked
+        raise _broken(engine, request, "its answer is compressed", exchange)
+    return httpx.Response(head.status_code, headers=headers, content=bytes(body))
 
 
 def _is_refusal(status: int) -> bool:
@@ -325,10 +349,32 @@ async def _refusal(engine: Engine, request: Call, exchange: Exchange) -> EngineE
     return _error_of(request, await _read(engine, request, exchange, bytearray()))
 
 
+def object_in(response: httpx.Response, path: str, *, need: str = "") -> dict[str, Any]:
+    """The JSON object that an answer is; ``path`` and ``need`` as in :meth:`Engine.get_object`."""
+    return _object(_parsed(response, path), path, need)
+
+
+def _object(value: Any, path: str, need: str) -> dict[str, Any]:
+    found = json_object(value)
+    lacks = need and not (isinstance(found.get(need), str) and found[need])
+    if lacks or not isinstance(value, dict):
+        raise misshapen(path)
+    return found
+
+
+def misshapen(path: str) -> EngineUnavailable:
+    """The error for an answer that is JSON and not of the shape that the API says."""
+    failure = EngineUnavailable(
+        f"The engine's answer to {path} has not the shape that the Docker Engine API says.", hint=_NOT_DOCKER
+    )
+    failure.sent = True
+    return failure
+
+
 def _parsed(response: httpx.Response, path: str) -> Any:
     try:
         return response.json()
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         failure = EngineUnavailable(f"The engine's answer to {path} is not JSON.", hint=_NOT_DOCKER)
         failure.sent = True
         raise failure from error

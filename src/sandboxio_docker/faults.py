@@ -29,6 +29,10 @@ MAX_REASON: Final = 2000
 """Characters of the engine's own words that a message keeps; runtimes add whole stack traces."""
 
 
+MAX_PAGE: Final = 1 << 16
+"""Characters of an HTML page that are looked through for words."""
+
+
 class Fault(Enum):
     """What kind of refusal it was, as far as status and text say."""
 
@@ -181,7 +185,7 @@ def reason_in(body: bytes) -> str:
                 text = fields[key]
                 break
     elif text[:1] == "<":
-        text = html.unescape(re.sub(r"<[^>]*>", " ", text))
+        text = html.unescape(re.sub(r"<[^<>]*>", " ", text[:MAX_PAGE]))
     return _shortened(" ".join(text.split()))
 
 

@@ -15,6 +15,7 @@ from sandboxio.adapter import SandboxRequest
 from sandboxio.errors import CapabilityNotSupported, ConfigurationError, CreationError, SandboxWarning
 from sandboxio.models import NetworkPolicy, Resources
 
+from .answers import json_object
 from .labels import labels_for
 
 WORK: Final = "/work"
@@ -101,8 +102,8 @@ def memory_mb(resources: Resources) -> int:
 
 def memory_cap(found: Mapping[str, Any]) -> int | None:
     """The memory cap in MiB of an inspected container, None if it has none."""
-    host: Mapping[str, Any] = found.get("HostConfig") or {}
-    return int(host["Memory"]) // _MIB if host.get("Memory") else None
+    memory = json_object(found.get("HostConfig")).get("Memory")
+    return memory // _MIB if isinstance(memory, int) and memory > 0 else None
 
 
 def container_config(

@@ -26,6 +26,7 @@ from sandboxio.errors import ConfigurationError, CreationError
 from sandboxio.models import IsolationTier
 
 from . import kernel
+from .answers import json_list, json_object
 from .ending import Ending
 from .engine import Engine, Hijacked
 from .frames import Demultiplexer
@@ -54,9 +55,8 @@ def promised(runtime: str | None) -> IsolationTier:
 
 def proven(found: Mapping[str, Any]) -> IsolationTier:
     """The tier of an inspected container, by the label and the runtime that its creator proved."""
-    host: Mapping[str, Any] = found.get("HostConfig") or {}
-    runtime = str(host.get("Runtime") or "")
-    label = labels_of(found.get("Config") or {}).get(LABEL)
+    runtime = str(json_object(found.get("HostConfig")).get("Runtime") or "")
+    label = labels_of(json_object(found.get("Config"))).get(LABEL)
     tier = promised(runtime)
     return tier if label == tier.value else IsolationTier.CONTAINER
 
@@ -137,7 +137,6 @@ async def _first_bytes(stream: Hijacked, ending: Ending) -> bytes:
 
 def _folders(image: Mapping[str, Any]) -> list[str]:
     """Where the image's programs are: its PATH."""
-    config: Mapping[str, Any] = image.get("Config") or {}
-    variables = [str(each) for each in config.get("Env") or ()]
+    variables = [str(each) for each in json_list(json_object(image.get("Config")).get("Env"))]
     path = next((each.removeprefix("PATH=") for each in variables if each.startswith("PATH=")), _PATH)
     return [folder.rstrip("/") for folder in path.split(":") if folder.startswith("/")]

@@ -15,6 +15,7 @@ from sandboxio.adapter import SandboxRequest
 from sandboxio.errors import ConnectError, SandboxError
 
 from . import launcher
+from .answers import json_object
 from .config import ChannelChoice
 from .ending import Ending
 from .engine import Engine, EngineError, Fault
@@ -31,17 +32,17 @@ ANSWER: Final = 30.0
 async def look_up(engine: Engine, sandbox_id: str) -> Mapping[str, Any]:
     """The description of a container that may be joined. Raises ``ConnectError`` for any other."""
     try:
-        found: Mapping[str, Any] = await engine.get_json(f"/containers/{sandbox_id}/json")
+        found = await engine.get_object(f"/containers/{sandbox_id}/json", need="Id")
     except EngineError as error:
         if error.status == 404:
             raise ConnectError(f"There is no sandbox {sandbox_id!r} on this engine.") from error
         raise
-    if not is_managed(labels_of(found.get("Config") or {})):
+    if not is_managed(labels_of(json_object(found.get("Config")))):
         raise ConnectError(
             f"The container {sandbox_id!r} is not a sandbox of sandboxio.",
             hint="`sandboxio reap` lists the sandboxes that it made.",
         )
-    state: Mapping[str, Any] = found.get("State") or {}
+    state = json_object(found.get("State"))
     if state.get("Paused"):
         raise ConnectError(
             f"The sandbox {sandbox_id!r} is paused.",
@@ -57,7 +58,7 @@ async def look_up(engine: Engine, sandbox_id: str) -> Mapping[str, Any]:
 
 def request_of(found: Mapping[str, Any]) -> SandboxRequest:
     """What the labels tell of the request behind a container."""
-    config: Mapping[str, Any] = found.get("Config") or {}
+    config = json_object(found.get("Config"))
     labels = labels_of(config)
     return SandboxRequest(
         timeout=timeout_in(labels), template=str(config.get("Image")), metadata=metadata_in(labels)

@@ -22,6 +22,8 @@ from typing import Any, Literal
 from sandboxio.errors import ConfigurationError
 from sandboxio.models import DEFAULT_TIMEOUT, ManagedSandbox
 
+from .answers import json_object
+
 OURS = "io.sandboxio."
 MANAGED = "io.sandboxio.managed"
 SESSION = "io.sandboxio.session"
@@ -46,7 +48,7 @@ def refuse_labels_of_ours(name: str, image: Mapping[str, Any]) -> None:
 
     They would pose as a creator's metadata, or as the proof of gVisor (``isolation.py``).
     """
-    found = sorted(key for key in labels_of(image.get("Config") or {}) if key.startswith(OURS))
+    found = sorted(key for key in labels_of(json_object(image.get("Config"))) if key.startswith(OURS))
     if found:
         more = f" and {len(found) - 3} more" if len(found) > 3 else ""
         raise ConfigurationError(
@@ -81,18 +83,22 @@ def timeout_in(labels: Mapping[str, str]) -> float:
 
 def labels_of(answer: Mapping[str, Any]) -> dict[str, str]:
     """The labels in an entry of ``GET /containers/json``, or in a container's or image's config."""
-    found: Any = answer.get("Labels")
-    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return {str(key): str(value) for key, value in json_object(answer.get("Labels")).items()}
 
 
 def managed_of(entry: Mapping[str, Any], backend: str) -> ManagedSandbox:
     """One entry of ``GET /containers/json``. A container that never started counts as stopped."""
-    created: Any = entry.get("Created")
-    at = datetime.fromtimestamp(created, UTC) if isinstance(created, (int, float)) else None
     return ManagedSandbox(
         sandbox_id=str(entry["Id"]),
         backend=backend,
         state=_STATES.get(str(entry.get("State")), "stopped"),
-        created_at=at,
+        created_at=_time(entry.get("Created")),
         labels=metadata_in(labels_of(entry)),
     )
+
+
+def _time(seconds: Any) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (TypeError, ValueError, OverflowError, OSError):  # not a number, or of no year that there is
+        return None

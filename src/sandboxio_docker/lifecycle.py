@@ -21,7 +21,8 @@ import anyio
 from sandboxio.adapter import bounded, teardown_grace, warn_orphan
 from sandboxio.errors import ConnectError, SandboxError
 
-from .engine import Engine, EngineError, EngineUnavailable, Fault, Hijacked, Pending
+from .answers import json_list
+from .engine import Engine, EngineError, EngineUnavailable, Fault, Hijacked, Pending, misshapen, object_in
 
 AGAIN: Final = 0.02
 """Seconds between two looks at a removal that somebody else has begun, or at a name that may appear."""
@@ -121,14 +122,12 @@ class Birth:
     async def _answer(self, pending: Pending) -> None:
         response = await pending.finish()
         pending.close()
-        try:
-            answer: Any = response.json()
-            self.id = str(answer["Id"])
-        except (ValueError, KeyError, TypeError) as error:
-            failure = EngineUnavailable("The engine's answer to the creation of a container names none.")
-            failure.sent = True
-            raise failure from error
-        self.warnings = tuple(map(str, answer.get("Warnings") or ()))
+        answer = object_in(response, "/containers/create", need="Id")
+        self.id = answer["Id"]
+        warnings: Any = answer.get("Warnings") or []
+        if json_list(warnings) is not warnings:  # what they say of caps must not be passed over
+            raise misshapen("/containers/create")
+        self.warnings = tuple(map(str, warnings))
 
 
 async def remove(engine: Engine, container: str) -> bool:
@@ -161,15 +160,13 @@ async def remove(engine: Engine, container: str) -> bool:
         await anyio.sleep(AGAIN)
 
 
-async def listed(engine: Engine, filters: Mapping[str, list[str]]) -> list[Mapping[str, Any]]:
+async def listed(engine: Engine, filters: Mapping[str, list[str]]) -> list[dict[str, Any]]:
     """Containers in any state. Podman 4.3 refuses the whole list when one of it ends meanwhile."""
     tries = LOOKS
     while True:
         try:
-            found: list[Mapping[str, Any]] = await engine.get_json(
-                "/containers/json", params={"all": True, "filters": filters}
-            )
-            return found
+            params = {"all": True, "filters": filters}
+            return await engine.get_list("/containers/json", params=params, need="Id")
         except EngineError as error:
             tries -= 1
             if not tries or error.status != 500 or "no such" not in error.reason:

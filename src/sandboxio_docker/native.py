@@ -23,5 +23,4 @@ class DockerContainer:
 
     async def inspect(self) -> dict[str, Any]:
         """``GET /containers/{id}/json``. Raises ``ConnectError`` once the container is gone."""
-        answer: dict[str, Any] = await self.engine.get_json(f"/containers/{self.id}/json")
-        return answer
+        return await self.engine.get_object(f"/containers/{self.id}/json")

@@ -12,6 +12,7 @@ from sandboxio.errors import ConfigurationError, CreationError, SandboxError
 from sandboxio.models import IsolationTier
 
 from . import launcher
+from .answers import json_object
 from .config import DEFAULT_IMAGE, ChannelChoice
 from .credentials import registry_auth
 from .ending import Ending
@@ -85,7 +86,7 @@ async def _refuse_too_many_cpus(engine: Engine, asked: float | None) -> None:
     """As Docker refuses by itself; Podman takes any number, and a cap above the machine caps nothing."""
     if asked is None or not (await engine.negotiate()).podman:
         return
-    has: Any = (await engine.get_json("/info")).get("NCPU")
+    has = (await engine.get_object("/info")).get("NCPU")
     if isinstance(has, int) and asked > has:
         raise CreationError(
             f"Resources(cpu={asked:g}) is more than the engine has: there are only {has} CPUs available.",
@@ -97,14 +98,13 @@ async def _image(engine: Engine, reference: Reference, settings: Settings) -> Ma
     """The image's description; pulled first if the engine has no such image."""
     path = f"/images/{reference}/json"
     try:
-        found: Mapping[str, Any] = await engine.get_json(path)
+        return await engine.get_object(path)
     except EngineError as error:
         if error.status != 404:
             raise
         auth = await registry_auth(reference.domain)
         await pull(engine, reference, auth=auth, progress=settings.progress)
-        found = await engine.get_json(path)
-    return found
+        return await engine.get_object(path)
 
 
 async def _first_that_starts(
@@ -202,8 +202,7 @@ async def _attached(birth: Birth) -> Hijacked:
 
 async def _furnish(birth: Birth, plan: _Plan) -> None:
     """Put into the created container what has to be there before it starts."""
-    config: Mapping[str, Any] = plan.image.get("Config") or {}
-    user = str(config.get("User") or "")
+    user = str(json_object(plan.image.get("Config")).get("User") or "")
     if not is_root(user):
         denied = bool(plan.body["NetworkDisabled"])
         await prepare_for_user(birth.engine, birth.id, user, localhost=denied)

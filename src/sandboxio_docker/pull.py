@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 
 from sandboxio.errors import AuthError, ConfigurationError, CreationError, RateLimitError
 
-from .endpoint import json_object
+from .answers import json_object
 from .engine import Engine, EngineError, EngineUnavailable, Fault
 from .faults import reason_in
 from .reference import Reference
@@ -112,7 +112,7 @@ class JSONObjects:
         while (end := self._object_end()) is not None:
             text, self._at = bytes(self._data[:end]), 0
             del self._data[:end]
-            yield json_object(json.loads(text))
+            yield _object(text)
         if len(self._data) > MAX_OBJECT:
             raise ValueError("the engine sent an endless message")
 
@@ -147,6 +147,13 @@ class JSONObjects:
                     raise ValueError("the engine sent a message that is nested too deeply")
         self._at = len(self._data)
         return None
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    try:
+        return json_object(json.loads(text))
+    except RecursionError:  # of arrays, which are not counted
+        raise ValueError("the engine sent a message that is nested too deeply") from None
 
 
 class _Reporter:

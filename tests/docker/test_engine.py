@@ -145,6 +145,36 @@ async def test_an_answer_that_is_not_json(fake: ScriptedEngine, engine: Engine) 
     assert isinstance(caught.value.__cause__, ValueError)
 
 
+async def test_an_answer_nested_without_end(fake: ScriptedEngine, engine: Engine) -> None:
+    fake.script("GET", "/x", sends(answer(200, b"[" * 100_000)))
+    with pytest.raises(EngineUnavailable, match="not JSON"):
+        await engine.get_json("/x")
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_an_answer_that_is_compressed(fake: ScriptedEngine, engine: Engine, status: int) -> None:
+    """Nobody asked for it, and nothing says how large it is when it is unpacked."""
+    fake.script("GET", "/x", sends(answer(status, b"no gzip", {"Content-Encoding": "gzip"})))
+    with pytest.raises(EngineUnavailable, match="compressed"):
+        await engine.get_json("/x")
+
+
+@pytest.mark.parametrize("body", [None, [], 5, "x", {}, {"Id": None}, {"Id": 5}, {"Id": ""}])
+async def test_an_object_of_another_shape(fake: ScriptedEngine, engine: Engine, body: object) -> None:
+    fake.script("GET", "/x", sends(answer(200, body)))
+    with pytest.raises(EngineUnavailable, match="shape") as caught:
+        await engine.get_object("/x", need="Id")
+    assert "DOCKER_HOST" in (caught.value.hint or "")
+    assert caught.value.sent
+
+
+@pytest.mark.parametrize("body", [None, {}, 5, "x", [5], [{}], [{"Id": "a"}, None]])
+async def test_a_list_of_another_shape(fake: ScriptedEngine, engine: Engine, body: object) -> None:
+    fake.script("GET", "/x", sends(answer(200, body)))
+    with pytest.raises(EngineUnavailable, match="shape"):
+        await engine.get_list("/x", need="Id")
+
+
 async def test_an_upgrade_answered_with_a_body(fake: ScriptedEngine, engine: Engine) -> None:
     fake.script("POST", "/x", sends(answer(200, {"not": "raw"})))
     with pytest.raises(EngineUnavailable, match="ordinary body"):

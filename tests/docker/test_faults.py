@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 
 import pytest
 
@@ -163,3 +164,15 @@ def test_errors_travel_between_processes() -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert (copy.status, copy.fault, copy.retry_after, str(copy)) == (429, error.fault, 3, str(error))
     assert isinstance(copy, SandboxError)
+
+
+@pytest.mark.parametrize("body", [b"<" * 300_000, b"<a" * 150_000, b"<" + b"a" * 300_000, b"<&" * 150_000])
+def test_a_page_of_a_proxy_takes_no_time(body: bytes) -> None:
+    """It took a minute, in which the event loop stood still."""
+    before = time.thread_time()
+    assert len(reason_in(body)) < MAX_REASON + 10
+    assert time.thread_time() - before < 1
+
+
+def test_a_long_message_of_the_engine_is_still_read() -> None:
+    assert reason_in(b'{"message": "no such image ' + b"x" * 100_000 + b'"}').startswith("no such image xxx")

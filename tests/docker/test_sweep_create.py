@@ -200,9 +200,9 @@ async def test_a_container_that_appears_late_is_found_by_its_name(
     [
         (answer(504, b"<html>Gateway Time-out</html>"), "504"),
         (answer(502, b"<html>Bad Gateway</html>"), "502"),
-        (answer(201, b"<html>"), "names none"),
-        (answer(201, {}), "names none"),
-        (answer(201, []), "names none"),
+        (answer(201, b"<html>"), "not JSON"),
+        (answer(201, {}), "shape"),
+        (answer(201, []), "shape"),
     ],
     ids=["504", "502", "no JSON", "no id", "a list"],
 )

@@ -50,7 +50,7 @@ LAYOUT = {
         __main__
     """,
     "sandboxio_docker": """
-        guest guest_protocol launcher killer frames archive accounts reference kernel
+        answers guest guest_protocol launcher killer frames archive accounts reference kernel
         guest_wire mux
         faults config labels
         endpoint versions hostconfig
@@ -116,6 +116,7 @@ OUTSIDE = {
 NO_AWAIT = {
     # sans-io: they know bytes, not who brings them
     "sandboxio_docker/accounts",
+    "sandboxio_docker/answers",
     "sandboxio_docker/frames",
     "sandboxio_docker/guest_protocol",
     "sandboxio_docker/guest_wire",
