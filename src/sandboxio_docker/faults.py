@@ -23,6 +23,8 @@ from typing import Any, Final, TypeVar
 
 from sandboxio.errors import ConnectError, SandboxError
 
+from .words import printable
+
 _Error = TypeVar("_Error", bound=SandboxError)
 
 MAX_REASON: Final = 2000
@@ -30,7 +32,7 @@ MAX_REASON: Final = 2000
 
 
 MAX_PAGE: Final = 1 << 16
-"""Characters of an HTML page that are looked through for words."""
+"""Characters of a page or message that are looked through for words."""
 
 
 class Fault(Enum):
@@ -186,7 +188,7 @@ def reason_in(body: bytes) -> str:
                 break
     elif text[:1] == "<":
         text = html.unescape(re.sub(r"<[^<>]*>", " ", text[:MAX_PAGE]))
-    return _shortened(" ".join(text.split()))
+    return _shortened(printable(text[:MAX_PAGE]))
 
 
 def _shortened(text: str) -> str:

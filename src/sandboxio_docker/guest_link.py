@@ -20,6 +20,7 @@ from .guest_protocol import ConnectionLost, Event, GuestProtocolError, Hello, No
 from .guest_wire import GuestWire
 from .hijack import Hijacked
 from .mux import Channel, Mux
+from .words import printable
 
 LAST_WORDS: Final = 2000
 """Bytes of stderr that are kept to explain a guest that did not come up."""
@@ -43,7 +44,7 @@ class GuestLink:
     @property
     def last_words(self) -> str:
         """What came on stderr, shortened."""
-        return " ".join(self._words.decode("utf-8", "replace").split())
+        return printable(self._words.decode("utf-8", "replace"))
 
     async def send_program(self) -> None:
         """Send the guest's program; before the container starts it waits in the engine's buffers."""

@@ -39,6 +39,7 @@ from .guest_protocol import (
     parse_hello,
     request,
 )
+from .words import printable
 
 
 class _Window:
@@ -268,7 +269,8 @@ class GuestWire:
         if not known or len(line) > MAX_NOTICE or rest:
             raise GuestProtocolError(f"no guest answers: {data[:40]!r}")
         if newline:
-            text = line.removeprefix(NOTICE_START).decode("ascii", "backslashreplace")
+            # it becomes a part of repr(sandbox)
+            text = printable(line.removeprefix(NOTICE_START).decode("ascii", "backslashreplace"))
             self._noticed = True
             events.append(Notice(0, text))
         else:

@@ -33,6 +33,7 @@ from .frames import Demultiplexer
 from .hostconfig import WORK
 from .labels import labels_of
 from .prepare import put_file
+from .words import printable
 
 LABEL: Final = "io.sandboxio.isolation"
 """On containers whose tier above ``CONTAINER`` create has proven; those that failed are gone."""
@@ -126,7 +127,7 @@ async def _first_bytes(stream: Hijacked, ending: Ending) -> bytes:
                 words += chunk.data[: WORDS - len(words)]
         if not data:
             how = (await ending.explained()).message
-            text = " ".join(words.decode("utf-8", "replace").split())
+            text = printable(words.decode("utf-8", "replace"))
             said = f" It said: {text}" if text else ""
             raise CreationError(
                 f"The container ended before its kernel was known: {how}{said}",

@@ -86,6 +86,33 @@ async def test_the_repr_says_which_channel_and_why(tmp_path: Path) -> None:
             assert "channel=exec(no python3 of version 3.8 or newer)" in repr(sandbox)
 
 
+async def test_an_image_writes_no_escape_sequence_to_a_terminal(tmp_path: Path) -> None:
+    """What an image prints becomes a part of reprs and messages, which people look at."""
+    hostile = b"\x1b[2J\x1b[31mFAKE\r \x9b1m \xe2\x80\xae"
+
+    async def line(io: IO) -> int:
+        await io.write(b"sandboxio: " + hostile + b"\n")
+        return await until_stdin_ends(io)
+
+    async def last_words(io: IO) -> int:
+        await io.write(hostile, 2)
+        return 1
+
+    async with world(tmp_path) as (fake, _, backend):
+        fake.main = line
+        async with await backend.create(timeout=60) as sandbox:
+            assert "FAKE" in repr(sandbox)
+            assert repr(sandbox).isprintable()
+            fake.exec = last_words
+            assert repr(await backend.connect(sandbox.id)).isprintable()
+        fake.main = last_words
+        proving = DockerBackend(host=fake.url, runtime="runsc")
+        for each in (backend, proving):
+            error = await refused(each)
+            assert "FAKE" in error.message
+            assert error.message.isprintable()
+
+
 async def test_a_guest_that_cannot_hide_serves_no_commands(tmp_path: Path) -> None:
     """Without ctypes it is open to code inside, which could write the answers of other runs."""
     async with world(tmp_path) as (fake, inside, backend):

@@ -131,6 +131,7 @@ def test_each_kind_occurs_in_the_table() -> None:
         (b"page not found\n", "page not found"),
         (b"", ""),
         (b"\xff\xfe", "\ufffd\ufffd"),
+        (rb'{"message":"exec: \u001b[2J\u202e"}', "exec: \ufffd[2J\ufffd"),
         (b"<!doctype html><style>p{}</style><h1>502&nbsp;Bad</h1>", "p{} 502 Bad"),
         (b"[" * 100_000, "[" * MAX_REASON + " ..."),
         (b'{"a":' * 100_000, ('{"a":' * 100_000)[:MAX_REASON] + " ..."),

@@ -50,7 +50,7 @@ LAYOUT = {
         __main__
     """,
     "sandboxio_docker": """
-        answers guest guest_protocol launcher killer frames archive accounts reference kernel
+        answers words guest guest_protocol launcher killer frames archive accounts reference kernel
         guest_wire mux
         faults config labels
         endpoint versions hostconfig
@@ -122,6 +122,7 @@ NO_AWAIT = {
     "sandboxio_docker/guest_wire",
     "sandboxio_docker/hostconfig",
     "sandboxio_docker/kernel",
+    "sandboxio_docker/words",
     "sandboxio_e2b/endpoints",
     "sandboxio_e2b/shell",
     "sandboxio_e2b/wire",
