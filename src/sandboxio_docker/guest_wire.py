@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from .guest_protocol import (
     FIRST_WINDOW,
@@ -40,6 +41,9 @@ from .guest_protocol import (
     request,
 )
 from .words import printable
+
+LONGEST: Final = 1e9
+"""Seconds, 31 years: what is longer is no other promise, and does not fit everywhere."""
 
 
 class _Window:
@@ -108,9 +112,9 @@ class GuestWire:
         tell: bool = False,
         paced: bool = False,
     ) -> bytes:
-        """Start a run. ``timeout`` is in seconds; the guest ends the run by itself after it."""
+        """Start a run. ``timeout`` is in seconds, at most :data:`LONGEST` counts; the guest ends it then."""
         windows = self._open(op, Kind.START, (1, 2), paced=paced)
-        milliseconds = 0 if timeout is None else max(1, round(timeout * 1000))
+        milliseconds = 0 if timeout is None else max(1, round(min(timeout, LONGEST) * 1000))
         head = struct.pack(">QIIB", milliseconds, windows[1].size, windows[2].size, has_input + 2 * tell)
         body = head + listed(programs) + listed(argv) + listed(pairs(env or {}))
         return request(Kind.START, op, body)

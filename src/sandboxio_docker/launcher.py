@@ -37,6 +37,8 @@ from types import CodeType
 from typing import Any, Final, cast
 
 PROGRAM_MAGIC: Final = b"SBX1"
+LONGEST: Final = 1e9
+"""Seconds, 31 years: select() of Python takes ten times as many, some shells only twice."""
 NAME: Final = "sandboxio"
 """What the launcher is called in the container's list of processes."""
 
@@ -138,9 +140,11 @@ wait "$clock"
 def arguments(lifetime: float, *, lifeline: bool, work: str, localhost: bool) -> list[str]:
     """What guest and launcher are told: seconds to live (0: no end), folder of the runs, two switches.
 
+    A lifetime beyond ``LONGEST`` is that.
+
     ``localhost`` lets the guest write /etc/hosts, which the engine does not make without a network.
     """
-    seconds = f"{lifetime:.3f}".rstrip("0").rstrip(".") or "0"
+    seconds = f"{min(lifetime, LONGEST):.3f}".rstrip("0").rstrip(".") or "0"
     return [seconds, str(int(lifeline)), work, str(int(localhost))]
 
 

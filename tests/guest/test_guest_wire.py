@@ -78,6 +78,15 @@ def test_hello() -> None:
     assert w.Trait.MARKS in hello.traits
 
 
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(None, 0), (1e-9, 1), (1.5, 1500), (1e9, 10**12), (1e17, 10**12), (1.7e308, 10**12)]
+)
+def test_the_time_of_a_run_in_milliseconds(seconds: float | None, told: int) -> None:
+    wire = greeted()
+    request = wire.start(wire.new_operation(), [b"true"], timeout=seconds)
+    assert struct.unpack_from(">Q", request, w.HEAD.size) == (told,)
+
+
 def test_the_launchers_line_comes_in_pieces() -> None:
     wire = GuestWire()
     for byte in b"sandboxio: no python":

@@ -48,3 +48,11 @@ def test_the_code_is_the_text_s_and_says_nothing_of_where_the_library_lies() -> 
     code = zlib.decompress(body[end + 4 :])
     assert marshal.loads(code) == launcher._anonymous(compile(body[4:end], "x", "exec", dont_inherit=True))
     assert os.fsencode(source.parent) not in code
+
+
+def test_a_lifetime_as_it_is_told() -> None:
+    told = [
+        launcher.arguments(seconds, lifeline=True, work="/work", localhost=False)[0]
+        for seconds in (0, 0.5, 300, 1e9, 1e10, 1e300)
+    ]
+    assert told == ["0", "0.5", "300", "1000000000", "1000000000", "1000000000"]

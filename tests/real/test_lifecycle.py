@@ -202,3 +202,20 @@ def test_an_interrupted_program_takes_its_sandbox_along(
         for noise in ("Event loop is closed", "never awaited", "ResourceWarning", "InvalidStateError"):
             assert noise not in errors
         assert not held(label)
+
+
+@pytest.mark.parametrize("seconds", [1e10, 1e17, 1e300])
+async def test_times_that_no_clock_measures(backend: DockerBackend, seconds: float) -> None:
+    """As good as for ever, and each part of the way has another largest number."""
+    async with await backend.create(timeout=seconds) as sandbox:
+        result = await sandbox.run(["echo", "x"], timeout=seconds)
+        assert result.stdout == "x\n"
+
+
+@pytest.mark.parametrize("seconds", [1e10, 1e300])
+async def test_a_lifetime_that_no_shell_measures(
+    busybox_image: str, without_python: str, seconds: float
+) -> None:
+    for image in (busybox_image, without_python):
+        async with await DockerBackend(image=image).create(timeout=seconds) as sandbox:
+            assert (await sandbox.run(["echo", "x"])).stdout == "x\n"
