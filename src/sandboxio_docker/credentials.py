@@ -24,7 +24,7 @@ import anyio
 from sandboxio.errors import AuthError
 
 from .answers import json_object
-from .endpoint import config_folder, read_json
+from .endpoint import config_folder, home_folder, read_json
 
 HUB: Final = "https://index.docker.io/v1/"
 """Docker Hub's key in the configuration, unlike every other registry's not its host name."""
@@ -49,7 +49,7 @@ async def registry_auth(
     killed.
     """
     environ = os.environ if environ is None else environ
-    home = Path.home() if home is None else home
+    home = home_folder() if home is None else home
     config = read_json(config_folder(environ, home) / "config.json")
     server = HUB if domain in _HUB_DOMAINS else domain
     helper = json_object(config.get("credHelpers")).get(server) or config.get("credsStore")

@@ -101,7 +101,7 @@ def find_endpoint(
     known socket accepts a connection; its message lists each with the reason.
     """
     environ = os.environ if environ is None else environ
-    home = Path.home() if home is None else home
+    home = home_folder() if home is None else home
     if host is not None:
         return parse_endpoint(host, origin="the host argument", environ=environ, home=home)
     if environ.get("DOCKER_HOST"):
@@ -231,6 +231,18 @@ def _tls_of(environ: Mapping[str, str], home: Path) -> TLSFiles | None:
 def _tls_in(folder: Path, verify: bool) -> TLSFiles:
     ca, cert, key = (path if path.is_file() else None for path in (folder / f"{n}.pem" for n in _PEM))
     return TLSFiles(ca, cert, key, verify)
+
+
+def home_folder() -> Path:
+    """The user's home folder.
+
+    A user id without an entry in the system's list and without HOME, as containers have them, has none.
+    It gets the one that Debian reserves for not being there, so nothing is read from the current folder.
+    """
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/nonexistent")
 
 
 def config_folder(environ: Mapping[str, str], home: Path) -> Path:

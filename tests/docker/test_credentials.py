@@ -15,6 +15,8 @@ import pytest
 from sandboxio.errors import AuthError, ConfigurationError
 from sandboxio_docker.credentials import registry_auth
 
+from .test_endpoint import homeless
+
 SECRET = "p:ss-w0rd"
 
 
@@ -171,3 +173,8 @@ async def test_a_cancelled_look_up_ends_the_helper(home: Path) -> None:
     with anyio.move_on_after(0.3) as scope:
         await found(home)
     assert scope.cancelled_caught  # the fixture that watches children does the rest
+
+
+async def test_a_user_without_a_home_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    homeless(monkeypatch)
+    assert await registry_auth("ghcr.io", environ={}) is None

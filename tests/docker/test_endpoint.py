@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -163,6 +163,25 @@ def test_an_empty_argument_is_an_error_and_an_empty_variable_is_none(home: Path)
         found(home, "")
     with listening(home / ".docker/run/docker.sock") as url:
         assert found(home, DOCKER_HOST="") == url
+
+
+def test_a_user_without_a_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `docker run --user 54321` has it: no HOME, and nobody in /etc/passwd."""
+    homeless(monkeypatch)
+    assert str(find_endpoint("unix:///x", environ={})) == "unix:///x"
+    assert str(find_endpoint(environ={"DOCKER_HOST": "unix:///x"})) == "unix:///x"
+    with listening(home / "var/run/docker.sock") as system:
+        assert str(find_endpoint(environ={})) == system
+
+
+def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(uid: int) -> NoReturn:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    with pytest.raises(RuntimeError):
+        Path.home()
 
 
 # Precedence
