@@ -11,7 +11,9 @@ The first of these that says something decides; a later one is never a fallback 
 ``tcp://`` uses TLS if ``DOCKER_TLS_VERIFY`` or ``DOCKER_CERT_PATH`` is set, with ``ca.pem``,
 ``cert.pem`` and ``key.pem`` of ``DOCKER_CERT_PATH`` (``~/.docker``); with ``DOCKER_CERT_PATH`` alone
 the server's certificate is not verified, as in Docker's own Go client (client/options.go,
-``WithTLSClientConfigFromEnv``). Proxy variables are never looked at.
+``WithTLSClientConfigFromEnv``). A context uses TLS if it has such files, or ``SkipTLSVerify``, which
+leaves out the verification and not the TLS (docker/cli, cli/context/docker/load.go). Proxy variables are
+never looked at.
 
 Everything here is synchronous: small local files, and connects to local sockets that do not block.
 """
@@ -270,7 +272,8 @@ def _from_context(environ: Mapping[str, str], home: Path) -> Endpoint | None:
             hint="`docker context ls` shows the contexts; choose one, or set DOCKER_HOST.",
         )
     files = folder / "contexts/tls" / key / "docker"
-    tls = _tls_in(files, verify=not fields.get("SkipTLSVerify")) if files.is_dir() else None
+    unverified = fields.get("SkipTLSVerify") is True
+    tls = _tls_in(files, verify=not unverified) if unverified or files.is_dir() else None
     return parse_endpoint(
         fields["Host"], origin=f"the Docker context {name!r}", environ={}, home=home, tls=tls
     )

@@ -287,6 +287,24 @@ def test_a_context_with_tls(home: Path) -> None:
     assert endpoint.tls == TLSFiles(files / "ca.pem", None, None, verify=False)
 
 
+@pytest.mark.parametrize(
+    ("skip", "tls", "port"),
+    [
+        (True, TLSFiles(None, None, None, verify=False), 2376),
+        (False, None, 2375),
+        ("false", None, 2375),
+        (None, None, 2375),
+    ],
+)
+def test_a_context_that_trusts_any_certificate(
+    home: Path, skip: object, tls: TLSFiles | None, port: int
+) -> None:
+    """Without a file of its own it still means TLS, never a plain connection."""
+    context(home, "far", {"Host": "tcp://far", "SkipTLSVerify": skip})
+    endpoint = find_endpoint(environ={}, home=home)
+    assert (endpoint.tls, endpoint.port) == (tls, port)
+
+
 # Known sockets
 
 
