@@ -14,6 +14,9 @@ from .guest_link import GuestLink, as_bytes
 from .guest_protocol import Done, Entries, Entry, EntryKind, Failed, Output, Reason
 from .guest_run import GuestJob
 
+MAX_LISTING: Final = 16 << 20
+"""Bytes of names and sizes of one folder: half a million entries with names of 20 bytes."""
+
 
 class GuestFiles:
     """The file primitives; see :class:`sandboxio.adapter.FileTransfer`."""
@@ -56,6 +59,7 @@ class GuestFiles:
     async def list_folder(self, path: str) -> list[FileInfo]:
         """The entries of a folder; a link to a folder counts as one."""
         found: list[FileInfo] = []
+        size = 0
         job = GuestJob(self._link)
         async with running(job, self._owner()):
             op = job.number()
@@ -64,6 +68,9 @@ class GuestFiles:
                 if isinstance(event, Failed):
                     raise _failure(path, event, listing=True)
                 if isinstance(event, Entries):
+                    size += event.wire_size
+                    if size > MAX_LISTING:
+                        raise _too_many(path)
                     found += [_info(path, entry) for entry in event.entries]
                     job.post(self._link.protocol.consumed(op, 0, event.wire_size))
         return found
@@ -99,6 +106,13 @@ def _piece(source: BinaryIO, size: int, path: str) -> bytes:
             hint="It changed while it was read; try again when nobody writes to it.",
         )
     return piece
+
+
+def _too_many(path: str) -> FileSystemError:
+    return FileSystemError(
+        f"The folder {path!r} has more entries than the {MAX_LISTING >> 20} MiB that ls() holds in memory.",
+        hint='List it inside the sandbox, with run(["find", ...]) and what narrows it.',
+    )
 
 
 def _info(folder: str, entry: Entry) -> FileInfo:

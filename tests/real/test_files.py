@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from sandboxio.errors import FileSystemError, PathNotFound, SandboxError
+from sandboxio_docker import DockerBackend, guest_files
 from sandboxio_docker.sandbox import DockerSandbox
 
 from .test_commands import resident
@@ -113,6 +114,18 @@ async def test_a_folder_of_many(sandbox: DockerSandbox) -> None:
     await sandbox.files.remove("many")
     with pytest.raises(PathNotFound):
         await sandbox.files.ls("many")
+
+
+async def test_a_folder_of_too_many(docker_image: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is inside says how many there are, and may say so without end."""
+    monkeypatch.setattr(guest_files, "MAX_LISTING", 1 << 16)
+    async with await DockerBackend(image=docker_image, channel="guest").create(timeout=120) as sandbox:
+        assert (await sandbox.run("mkdir many && cd many && seq 1 20000 | xargs touch")).ok
+        with pytest.raises(FileSystemError, match="more entries") as caught:
+            await sandbox.files.ls("many")
+        assert "find" in (caught.value.hint or "")
+        assert (await sandbox.run("rm many/??*; ls many | wc -l")).stdout == "9\n"
+        assert len(await sandbox.files.ls("many")) == 9
 
 
 async def test_through_links_and_mounts(sandbox: DockerSandbox) -> None:
