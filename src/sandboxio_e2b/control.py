@@ -100,7 +100,10 @@ class Order:
             "timeout": math.ceil(self.seconds),
             "autoPause": False,
             "metadata": dict(self.metadata),
-            "allow_internet_access": self.internet or bool(self.allowed),
+            # False with an allowlist too: it closes a control plane that does not know ``network``, and one
+            # that does keeps what is allowed (e2b-dev/infra, August 2026, ``buildNetworkConfig`` in
+            # packages/api/internal/orchestrator/create_instance.go).
+            "allow_internet_access": self.internet,
         }
         # Ports stay closed to the world: only who has the sandbox's traffic token gets through.
         network: dict[str, object] = {"allowPublicTraffic": False}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -133,7 +134,7 @@ async def test_what_is_no_host_is_refused_before_anything(
         # Names in allowOut need 0.0.0.0/0 in denyOut, or E2B refuses.
         (
             NetworkPolicy(allow=("example.org", "*.example.org", "192.0.2.0/24", "2001:db8::1")),
-            True,
+            False,
             {
                 "allowOut": ["example.org", "*.example.org", "192.0.2.0/24", "2001:db8::1"],
                 "denyOut": ["0.0.0.0/0"],
@@ -149,6 +150,26 @@ async def test_the_policy_is_part_of_the_creation(
         stored = (await plane._client.request("GET", f"/sandboxes/{sandbox.id}")).json()
         assert (stored["allowInternetAccess"], stored["network"]) == (internet, rules)
         assert (await plane.connect(sandbox.id)).traffic_token, "ports are closed to the world"
+
+
+@pytest.mark.parametrize("allow", [("api.example.org",), ("10.9.9.9",)])
+async def test_an_allowlist_opens_nothing_where_the_control_plane_does_not_know_it(
+    backend: E2BBackend, standin: StandInProcess, allow: tuple[str, ...]
+) -> None:
+    """It would leave the sandbox with all of the internet, so it is closed before it is opened for some."""
+    standin.forget_network()
+    with socket.create_server(("127.0.0.77", 0)) as listener:  # this machine, as a sandbox there sees it
+        listener.settimeout(30)
+        port = listener.getsockname()[1]
+        knock = ["bash", "-c", f"exec 3<>/dev/tcp/127.0.0.77/{port} && timeout 1 cat <&3"]
+        async with await backend.create(template="base", network=NetworkPolicy(egress="allow")) as sandbox:
+            await sandbox.run(knock)
+            listener.accept()[0].close()
+        async with await backend.create(template="base", network=NetworkPolicy(allow=allow)) as sandbox:
+            await sandbox.run(knock)
+            listener.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                listener.accept()[0].close()
 
 
 async def test_reserved_labels_are_refused(backend: E2BBackend) -> None:

@@ -69,14 +69,17 @@ class Fleet:
         self.live: dict[str, Sandbox] = {}
         self.keys: dict[str, str] = {}
         self.envd_version = ENVD_VERSION
+        self.knows_network = True
+        """False: like a control plane that is older than ``network`` in the create request."""
 
     def create(self, order: Mapping[str, Any], *, lifetime: float) -> Sandbox:
         """Start a sandbox; ``order`` is the body of the create request."""
         number = next(self._numbers)
-        network = dict(order.get("network") or {})
+        network = dict(order.get("network") or {}) if self.knows_network else {}
         internet = order.get("allow_internet_access") is not False
-        denied = EVERYTHING in (network.get("denyOut") or ())
-        closed = not internet or (denied and not network.get("allowOut"))
+        # As in infra's buildNetworkConfig: denied after the rest is copied, so what is allowed stays allowed.
+        rules = network if internet else {**network, "denyOut": [EVERYTHING]}
+        closed = EVERYTHING in (rules.get("denyOut") or ()) and not rules.get("allowOut")
         name = "i" + secrets.token_hex(10)[:19]
         token = "ea_" + secrets.token_hex(16)
         address = os.path.join(self._folder.name, f"{number}.sock")
@@ -87,7 +90,7 @@ class Fleet:
             "token": token,
             "envd_version": self.envd_version,
             "variables": dict(order.get("envVars") or {}),
-            "egress": None if closed else network,
+            "egress": None if closed else rules,
         }
         with listener:
             pid = self._zygote.start(listener, config)

@@ -53,6 +53,10 @@ class StandInProcess:
         """Let sandboxes created from now on have that envd."""
         self._call("POST", "settings", {"envd_version": version})
 
+    def forget_network(self) -> None:
+        """Let the control plane ignore ``network`` in create requests from now on."""
+        self._call("POST", "settings", {"knows_network": False})
+
     def reset(self) -> None:
         self._call("POST", "reset", {})
 

@@ -92,7 +92,9 @@ class StandIn:
         return Response(status_code=204)
 
     async def settings(self, request: Request) -> Response:
-        self._fleet.envd_version = (await request.json())["envd_version"]
+        given = await request.json()
+        self._fleet.envd_version = given.get("envd_version", self._fleet.envd_version)
+        self._fleet.knows_network = given.get("knows_network", self._fleet.knows_network)
         return Response(status_code=204)
 
     async def state(self, request: Request) -> Response:
@@ -117,6 +119,7 @@ class StandIn:
         self._faults.rules.clear()
         self._requests.clear()
         self._fleet.envd_version = ENVD_VERSION
+        self._fleet.knows_network = True
         return Response(status_code=204)
 
 
