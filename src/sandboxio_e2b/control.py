@@ -119,7 +119,7 @@ class Creation:
         self._client = client
         self.order = order
         self.refused = False
-        """True once the service has answered, and not with a sandbox."""
+        """True once the answer is one that only a service gives that has made no sandbox."""
         self._key = uuid.uuid4().hex
         self._exchange = self._request(endpoints.CREATE, order.body())
         self._what = f"Creating a sandbox of template {order.template!r}"
@@ -139,8 +139,8 @@ class Creation:
                 self._exchange = self._request(endpoints.CREATE_V1, {**self.order.body(), "secure": True})
                 response = await self._exchange.response()
             if response.status_code // 100 != 2 or looks_like_html(response):
-                # A gateway's page for a failure says nothing about what is behind it.
-                self.refused = not (looks_like_html(response) and response.status_code >= 500)
+                # A gateway that gives up says nothing about what is behind it, and looks like the service.
+                self.refused = response.status_code < 500 and response.status_code != 408
                 raise control_error(response, self._what, creating=True, url=url) from Refusal(response)
             return placed(parse_object(response.content))
         except (Broken, Garbled) as error:

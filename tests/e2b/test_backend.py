@@ -386,6 +386,25 @@ async def test_a_gateway_that_fails_may_hide_a_sandbox(backend: E2BBackend, stan
         await backend.create(template="base")
 
 
+@pytest.mark.parametrize(
+    ("status", "content_type", "body"),
+    [
+        (504, "text/plain", "upstream request timeout"),
+        (524, "text/plain", "error code: 524"),
+        (408, "text/plain", "stream timeout"),
+        (504, "application/json", '{"message": "Endpoint request timed out"}'),
+        (503, "application/json", '{"message": "Service Unavailable"}'),
+    ],
+)
+async def test_a_creation_on_which_a_gateway_gives_up_leaves_no_sandbox(
+    backend: E2BBackend, standin: StandInProcess, status: int, content_type: str, body: str
+) -> None:
+    standin.fault(CREATE, "gateway", status=status, content_type=content_type, body=body)
+    with pytest.raises(CreationError):
+        await backend.create(template="base")
+    assert standin.sandboxes == []
+
+
 @pytest.mark.parametrize("body", ["[]", "{}", '{"sandboxID": 3}', "nonsense", "", "null"])
 async def test_json_that_is_no_sandbox(backend: E2BBackend, standin: StandInProcess, body: str) -> None:
     standin.fault(CREATE, "status", times=0, status=201, body=body)
@@ -452,7 +471,6 @@ async def test_the_key_is_shown_nowhere(backend: E2BBackend, standin: StandInPro
         tokens = [sandbox._place.sandbox.token, sandbox._place.sandbox.traffic_token]
         standin.fault(".", "status", times=0, status=500, body='{"message": "broken"}')
         for operation in (
-            backend.create(),
             backend.list_managed(),
             sandbox.run(["true"]),
             sandbox.files.ls(),
@@ -460,6 +478,9 @@ async def test_the_key_is_shown_nowhere(backend: E2BBackend, standin: StandInPro
             with pytest.raises(SandboxError) as caught:
                 await operation
             texts.append(_everything(caught.value))
+        with pytest.warns(OrphanedSandboxWarning) as warned, pytest.raises(SandboxError) as caught:
+            await backend.create()
+        texts += [_everything(caught.value), *(str(warning.message) for warning in warned)]
         standin.clear_faults()
     for secret in (API_KEY, *tokens):
         assert secret
