@@ -14,7 +14,7 @@ from sandboxio.models import OutputChunk
 
 from .connection import Broken
 from .failures import PORT_CLOSED_TEXT
-from .interpreter import CellStream, ContextCreation
+from .interpreter import NO_KERNEL_TEXT, CellStream, ContextCreation
 from .place import Place, Wrong
 from .shell import Mark
 from .wire import MAX_RESULTS, Garbled, Printed, RpcError
@@ -121,10 +121,10 @@ class CodeRun(Execution):
         if self._context is None and self._creation is not None and self._creation.may_exist:
             try:
                 self._context = await self._creation.finish()
-            except RpcError:
-                self._dead = True
-                return
-            except (Garbled, Broken) as error:
+            except (RpcError, Garbled, Broken) as error:
+                if self._creation.refused:
+                    self._dead = True
+                    return
                 raise await self._explain(error, "Ending code") from error
         for cell in self._cells:
             cell.close()
@@ -187,7 +187,7 @@ class CodeRun(Execution):
                     f"{what}: sandbox {self._place.sandbox.id} has no code interpreter.",
                     hint="Use the template code-interpreter-v1, or one built on it.",
                 )
-            if error.code == "internal" or "Failed to create context" in error.message:
+            if error.code == "internal" or NO_KERNEL_TEXT in error.message:
                 return CapabilityNotSupported(
                     f"{what}: the code interpreter does not run {self._language!r} ({error.message}).",
                     hint="Use a template that has a kernel for it.",

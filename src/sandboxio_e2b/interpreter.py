@@ -17,7 +17,7 @@ from . import endpoints
 from .connection import Broken
 from .control import Placed
 from .endpoints import Settings
-from .failures import rpc_failure
+from .failures import NOT_FOUND_TEXT, PORT_CLOSED_TEXT, rpc_failure
 from .transport import Client, Exchange
 from .wire import Cell, Garbled, Printed, RpcError, parse_object
 
@@ -25,6 +25,7 @@ SILENCE: Final = 60.0
 """Seconds without a byte after which a cell's stream counts as dead; the server pings every five."""
 CONTEXT_TIMEOUT: Final = 60.0
 """Seconds in which a kernel must start or end."""
+NO_KERNEL_TEXT: Final = "Failed to create context"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
@@ -34,6 +35,8 @@ class ContextCreation:
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._id: str | None = None
+        self.refused = False
+        """True once the answer is one that only comes where no kernel was started."""
 
     @property
     def may_exist(self) -> bool:
@@ -45,6 +48,7 @@ class ContextCreation:
         if self._id is None:
             response = await self._exchange.response()
             if response.status_code != 200:
+                self.refused = _made_nothing(response)
                 raise rpc_failure(response)
             name = parse_object(response.content).get("id")
             if not isinstance(name, str) or _NAME.fullmatch(name) is None:  # it becomes part of a URL
@@ -54,6 +58,17 @@ class ContextCreation:
 
     def close(self) -> None:
         self._exchange.close()
+
+
+def _made_nothing(response: httpx.Response) -> bool:
+    """False for an answer that a gateway may have given that did not wait for the server.
+
+    The server itself says 500 for two things (``template/server/contexts.py``): Jupyter made no kernel, or
+    the kernel is there and cannot enter the folder.
+    """
+    if response.status_code < 500:
+        return response.status_code != 408
+    return any(text in response.text for text in (NO_KERNEL_TEXT, PORT_CLOSED_TEXT, NOT_FOUND_TEXT))
 
 
 class CellStream:

@@ -614,11 +614,13 @@ async def test_answers_that_are_not_envds(
             sandbox._gone = None  # it was a lie, and the sandbox must end
 
 
-@pytest.mark.parametrize("status", [429, 502, 500])
-async def test_a_refused_interpreter_is_typed(standin: StandInProcess, status: int) -> None:
+@pytest.mark.parametrize(
+    ("path", "status"), [("contexts", 429), ("execute", 429), ("execute", 502), ("execute", 500)]
+)
+async def test_a_refused_interpreter_is_typed(standin: StandInProcess, path: str, status: int) -> None:
     async with code_sandbox() as sandbox:
         standin.fault(
-            "POST /(contexts|execute)",
+            f"POST /{path}",
             "status",
             times=0,
             status=status,
@@ -629,6 +631,26 @@ async def test_a_refused_interpreter_is_typed(standin: StandInProcess, status: i
             await sandbox.run_code("1")
         standin.clear_faults()
         assert (await sandbox.run_code("print(1)")).stdout == "1\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "content_type", "body"),
+    [
+        (504, "application/json", '{"message": "upstream request timeout"}'),
+        (502, "text/html", "<html>Bad Gateway</html>"),
+        (500, "text/plain", "Failed to set working directory"),
+        (408, "text/plain", "stream timeout"),
+    ],
+)
+async def test_an_interpreter_on_which_a_gateway_gives_up_is_not_left_running(
+    standin: StandInProcess, status: int, content_type: str, body: str
+) -> None:
+    async with code_sandbox() as sandbox:
+        standin.fault("POST /contexts", "gateway", status=status, content_type=content_type, body=body)
+        with pytest.raises(SandboxError):
+            await sandbox.run_code("1")
+        # It runs, and which of all interpreters it is nobody can tell, so the sandbox goes with it.
+        assert standin.sandboxes == []
 
 
 @pytest.mark.parametrize("name", ["a\r\nX: y", "a b", "\ud800", "../files?path=x", "", 5])
