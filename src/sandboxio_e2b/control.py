@@ -20,7 +20,7 @@ from .connection import Broken
 from .endpoints import Settings
 from .failures import Refusal, control_error, looks_like_html, unreachable
 from .transport import Client, Exchange
-from .wire import Garbled, mapping, parse_object
+from .wire import Garbled, mapping, parse, parse_object, text_of
 
 PAGE: Final = 100
 """Sandboxes on one page of a list: the most that E2B gives."""
@@ -50,12 +50,12 @@ def placed(value: object) -> Placed:
     metadata = mapping(body.get("metadata"))
     return Placed(
         id=name,
-        envd_version=str(body.get("envdVersion") or ""),
+        envd_version=text_of(body.get("envdVersion") or ""),
         token=_part(body, "envdAccessToken", _fits_a_header),
         traffic_token=_part(body, "trafficAccessToken", _fits_a_header),
         domain=_part(body, "domain", endpoints.is_domain),
-        metadata={str(key): str(value) for key, value in metadata.items()},
-        state=str(body.get("state") or "running"),
+        metadata={key: text_of(value) for key, value in metadata.items()},
+        state=text_of(body.get("state") or "running"),
         started=_moment(body.get("startedAt")),
     )
 
@@ -78,7 +78,7 @@ def _fits_a_header(text: str) -> bool:
 
 def _moment(text: object) -> datetime | None:
     try:
-        return datetime.fromisoformat(str(text))
+        return datetime.fromisoformat(text_of(text))
     except ValueError:
         return None
 
@@ -222,9 +222,9 @@ class ControlPlane:
         if response.status_code // 100 != 2 or looks_like_html(response):
             raise control_error(response, what, creating=False, url=self._url) from Refusal(response)
         try:
-            items: object = response.json()
-        except ValueError as error:
-            raise unreachable(Garbled("no JSON"), what, creating=False, url=self._url) from error
+            items = parse(response.content)
+        except Garbled as error:
+            raise unreachable(error, what, creating=False, url=self._url) from error
         if not isinstance(items, list):
             raise unreachable(Garbled("no JSON list"), what, creating=False, url=self._url)
         return cast("list[Mapping[str, Any]]", items)

@@ -5,7 +5,6 @@ The key is sent in a header and nowhere else, and no header is ever part of a me
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any, Final, cast
 
@@ -24,7 +23,7 @@ from sandboxio.errors import (
 
 from .connection import Broken
 from .endpoints import KEY_VARIABLE
-from .wire import Garbled, RpcError
+from .wire import Garbled, RpcError, parse
 
 NOT_FOUND_TEXT: Final = "sandbox was not found"
 """The edge's answer (502) for a sandbox that has ended (e2b-dev/infra, packages/shared/pkg/proxy)."""
@@ -71,8 +70,8 @@ def looks_like_html(response: httpx.Response) -> bool:
 
 def _json(response: httpx.Response) -> object:
     try:
-        return json.loads(response.content)
-    except ValueError:
+        return parse(response.content)
+    except Garbled:
         return None
 
 

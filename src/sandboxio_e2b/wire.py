@@ -94,12 +94,17 @@ class FrameParser:
         return body
 
 
-def parse_object(data: bytes) -> Mapping[str, Any]:
-    """A JSON object, or :class:`Garbled`."""
+def parse(data: bytes) -> object:
+    """JSON, or :class:`Garbled`; too deep for Python's parser is no JSON either."""
     try:
-        value: Any = json.loads(data or b"{}")
+        return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise Garbled(f"no JSON: {data[:60]!r}") from error
+
+
+def parse_object(data: bytes) -> Mapping[str, Any]:
+    """A JSON object, or :class:`Garbled`."""
+    value = parse(data or b"{}")
     if not isinstance(value, dict):
         raise Garbled(f"no JSON object: {data[:60]!r}")
     return cast("dict[str, Any]", value)
@@ -107,8 +112,8 @@ def parse_object(data: bytes) -> Mapping[str, Any]:
 
 def rpc_error(error: object) -> RpcError:
     """The error of a Connect error object."""
-    given = cast("dict[str, Any]", error) if isinstance(error, dict) else {}
-    return RpcError(str(given.get("code", "unknown")), str(given.get("message", "")))
+    given = mapping(error)
+    return RpcError(text_of(given.get("code", "unknown")), text_of(given.get("message", "")))
 
 
 @dataclass(frozen=True)
@@ -149,7 +154,7 @@ def process_event(message: Mapping[str, Any]) -> Event | None:
         return None
     if "end" in event:
         end = mapping(event["end"])
-        status = str(end.get("status", ""))
+        status = text_of(end.get("status", ""))
         return Ended(_exit_code(_integer(end.get("exitCode", 0)), status), status)
     return None
 
@@ -190,11 +195,19 @@ def mapping(value: object) -> Mapping[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
+def text_of(value: object) -> str:
+    """Text as it is, anything else as Python writes it; lists that are too deep for that are Garbled."""
+    try:
+        return str(value)
+    except RecursionError as error:
+        raise Garbled("JSON that is nested too deep") from error
+
+
 def _integer(value: object) -> int:
     try:
         return int(cast("Any", value))
     except (TypeError, ValueError, OverflowError) as error:  # the last for 1e999, which is JSON too
-        raise Garbled(f"no integer: {str(value)[:60]!r}") from error
+        raise Garbled(f"no integer: {text_of(value)[:60]!r}") from error
 
 
 def _decode(text: object) -> bytes:
@@ -260,12 +273,12 @@ class Cell:
     def _line(self, line: Mapping[str, Any]) -> Printed | None:
         kind = line.get("type")
         if kind in ("stdout", "stderr"):
-            return Printed(str(kind), str(line.get("text", "")).encode("utf-8", "surrogatepass"))
+            return Printed(str(kind), text_of(line.get("text", "")).encode("utf-8", "surrogatepass"))
         if kind == "result":
             for output in _rich_outputs(line):
                 self._keep(output)
         elif kind == "error":
-            return self._error(str(line.get("name", "")), str(line.get("value", "")), line)
+            return self._error(text_of(line.get("name", "")), text_of(line.get("value", "")), line)
         elif kind == "end_of_execution":
             self.ended = True
         return None
@@ -285,7 +298,7 @@ class Cell:
         self.exit_code = _system_exit(value) if name == "SystemExit" else 1
         if self.exit_code == 0 or (name == "SystemExit" and value.isdecimal()):
             return None
-        text = _COLOURS.sub("", str(line.get("traceback") or f"{name}: {value}"))
+        text = _COLOURS.sub("", text_of(line.get("traceback") or f"{name}: {value}"))
         return Printed("stderr", (text.rstrip("\n") + "\n").encode("utf-8", "surrogatepass"))
 
 
@@ -316,4 +329,9 @@ def _rich_outputs(line: Mapping[str, Any]) -> list[RichOutput]:
 
 
 def _text(value: object) -> str:
-    return plain(value) if isinstance(value, str) else json.dumps(value)
+    if isinstance(value, str):
+        return plain(value)
+    try:
+        return json.dumps(value)
+    except RecursionError as error:
+        raise Garbled("a display output that is nested too deep") from error

@@ -405,11 +405,20 @@ async def test_a_creation_on_which_a_gateway_gives_up_leaves_no_sandbox(
     assert standin.sandboxes == []
 
 
-@pytest.mark.parametrize("body", ["[]", "{}", '{"sandboxID": 3}', "nonsense", "", "null"])
+@pytest.mark.parametrize("body", ["[]", "{}", '{"sandboxID": 3}', "nonsense", "", "null", "[" * 100_000])
 async def test_json_that_is_no_sandbox(backend: E2BBackend, standin: StandInProcess, body: str) -> None:
     standin.fault(CREATE, "status", times=0, status=201, body=body)
     with pytest.raises(CreationError):
         await backend.create(template="base")
+
+
+@pytest.mark.parametrize(("status", "deep"), [(200, "[" * 100_000), (200, "{}"), (500, "[" * 100_000)])
+async def test_a_list_that_cannot_be_read_is_typed(
+    backend: E2BBackend, standin: StandInProcess, status: int, deep: str
+) -> None:
+    standin.fault("GET /v2/sandboxes", "status", status=status, body=deep)
+    with pytest.raises(ConnectError, match="Listing sandboxes"):
+        await backend.list_managed()
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,12 @@ def test_messages_are_short() -> None:
     assert message_of(httpx.Response(500, content=b"\xff\xfe"))
 
 
+def test_a_message_that_is_nested_too_deep_is_no_message() -> None:
+    answer = httpx.Response(500, text="[" * 100_000)
+    assert len(message_of(answer)) <= 200
+    assert rpc_failure(answer).code == "unknown"
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"), [("7", 7.0), (" 7 ", 7.0), ("", None), ("-1", None), ("soon", None), ("1.5", None)]
 )

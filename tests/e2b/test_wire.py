@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
+import sys
 import time
 from contextlib import suppress
 from typing import Any
@@ -251,6 +252,52 @@ def test_what_is_no_line_is_refused(data: bytes) -> None:
     cell.feed(data)
     with pytest.raises(Garbled):
         cell.next()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"type": "result", "json": %b}',
+        b'{"type": "result", "extra": {"x/y": %b}}',
+        b'{"type": "stdout", "text": %b}',
+        b'{"type": "error", "name": "E", "value": %b}',
+        b'{"type": "error", "name": "E", "traceback": %b}',
+    ],
+)
+def test_json_of_any_depth_is_read_or_refused(line: bytes) -> None:
+    """What is just not too deep to read may be too deep to write."""
+    refused = 0
+    for depth in range(sys.getrecursionlimit() - 400, sys.getrecursionlimit() + 50, 3):
+        cell = Cell()
+        cell.feed(line % (b"[" * depth + b"]" * depth) + b"\n")
+        try:
+            cell.next()
+        except Garbled:
+            refused += 1
+    assert refused
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b'{"event": {"end": {"exitCode": %b}}}',
+        b'{"event": {"end": {"status": %b}}}',
+        b'{"event": {"data": {"stdout": %b}}}',
+        b'{"error": {"code": %b, "message": %b}}',
+    ],
+)
+def test_frames_of_any_depth_are_read_or_refused(message: bytes) -> None:
+    refused = 0
+    for depth in range(sys.getrecursionlimit() - 400, sys.getrecursionlimit() + 50, 3):
+        nested = b"[" * depth + b"]" * depth
+        body = message.replace(b"%b", nested)
+        parser = FrameParser()
+        parser.feed(raw(2 if b"error" in body else 0, body))
+        try:
+            process_event(parser.next() or {})
+        except (Garbled, RpcError) as error:
+            refused += isinstance(error, Garbled)
+    assert refused
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(["type", "text", "value", "name", "extra"]), _json)))
