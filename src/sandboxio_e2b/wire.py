@@ -292,7 +292,8 @@ class Cell:
             self.results.append(output)
 
     def _error(self, name: str, value: str, line: Mapping[str, Any]) -> Printed | None:
-        if name in LOST_KERNEL:
+        # Code can raise an exception of the same name; only the server's own come without a traceback.
+        if name in LOST_KERNEL and not line.get("traceback"):
             self.lost = plain(value) or name
             return None
         self.exit_code = _system_exit(value) if name == "SystemExit" else 1

@@ -356,6 +356,19 @@ async def test_an_interpreter_that_ends_is_told_and_replaced(standin: StandInPro
         assert (await sandbox.run_code("print('again')", context_id="one")).stdout == "again\n"
 
 
+@pytest.mark.parametrize("name", ["WebSocketError", "ContextRestarting", "UnexpectedEndOfExecution"])
+async def test_an_exception_with_a_name_of_the_servers_keeps_the_variables(
+    standin: StandInProcess, name: str
+) -> None:
+    async with code_sandbox() as sandbox:
+        await sandbox.run_code("x = 41", context_id="c")
+        code = f"class {name}(Exception): pass\nraise {name}('handshake failed')"
+        result = await sandbox.run_code(code, context_id="c")
+        assert (result.exit_code, result.notes) == (1, ())
+        assert "handshake failed" in result.stderr
+        assert (await sandbox.run_code("print(x)", context_id="c")).stdout == "41\n"
+
+
 async def test_exit_codes_of_code(standin: StandInProcess) -> None:
     async with code_sandbox() as sandbox:
         for code, expected in (("raise SystemExit(7)", 7), ("exit()", 0), ("raise SystemExit('why')", 1)):

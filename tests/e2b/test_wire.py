@@ -213,6 +213,13 @@ def test_a_lost_kernel_is_no_error_of_the_code() -> None:
     assert cell.lost == "gone"
 
 
+def test_an_exception_of_code_may_have_the_name_of_a_lost_kernel() -> None:
+    cell = Cell()
+    cell.feed(lines({"type": "error", "name": "WebSocketError", "value": "v", "traceback": "the trace"}))
+    assert cell.next() == Printed("stderr", b"the trace\n")
+    assert (cell.exit_code, cell.lost) == (1, None)
+
+
 def test_display_outputs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sandboxio_e2b.wire.MAX_RESULTS", 10_000)
     cell = Cell()
