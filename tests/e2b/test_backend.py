@@ -412,6 +412,24 @@ async def test_json_that_is_no_sandbox(backend: E2BBackend, standin: StandInProc
         await backend.create(template="base")
 
 
+@pytest.mark.parametrize(
+    "body", ['{"envdAccessToken": "s3cret", "sandboxID"', '["envdAccessToken", "s3cret"]']
+)
+async def test_an_answer_that_makes_no_sense_shows_no_token(
+    backend: E2BBackend, standin: StandInProcess, body: str
+) -> None:
+    async with await backend.create(template="base") as sandbox:
+        for match, operation, kind in (
+            (CREATE, partial(backend.create, template="base"), CreationError),
+            ("POST .*/connect$", partial(backend.connect, sandbox.id), ConnectError),
+            ("GET /sandboxes/", partial(backend.connect, sandbox.id), ConnectError),
+        ):
+            standin.fault(match, "status", status=200, body=body)
+            with pytest.raises(kind, match="no JSON") as caught:
+                await operation()
+            assert "s3cret" not in _everything(caught.value)
+
+
 @pytest.mark.parametrize(("status", "deep"), [(200, "[" * 100_000), (200, "{}"), (500, "[" * 100_000)])
 async def test_a_list_that_cannot_be_read_is_typed(
     backend: E2BBackend, standin: StandInProcess, status: int, deep: str
