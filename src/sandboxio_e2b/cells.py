@@ -151,10 +151,16 @@ class CodeRun(Execution):
         self._creation = self._place.interpreter.context(self._language, folder)
         self._context = await self._creation.finish()
         if self._prepared:
-            cell = self._cell(_prepare(self._mark, self._place.variables), self._context, {})
-            await cell.start()
-            while await cell.receive() is not None:
-                pass
+            await self._prepare(self._context)
+
+    async def _prepare(self, context: str) -> None:
+        """Tell a new interpreter the variables, and mark it. One without either must run nothing."""
+        stream = self._cell(_preparation(self._mark, self._place.variables), context, {})
+        await stream.start()
+        while await stream.receive() is not None:
+            pass
+        if stream.cell.lost is not None or stream.cell.exit_code != 0:
+            raise Garbled("an interpreter that could not be prepared")
 
     def _cell(self, code: str, context: str, variables: Mapping[str, str]) -> CellStream:
         cell = self._place.interpreter.cell(code, context, variables)
@@ -199,7 +205,7 @@ def _chunk(printed: Printed) -> OutputChunk:
     return OutputChunk("stderr" if printed.stream == "stderr" else "stdout", printed.data)
 
 
-def _prepare(mark: Mark, variables: Mapping[str, str]) -> str:
+def _preparation(mark: Mark, variables: Mapping[str, str]) -> str:
     """Python that sets the sandbox's variables and marks the interpreter; leaves no name behind.
 
     The variables travel as JSON inside the code, because the server quotes its own ``env_vars`` only

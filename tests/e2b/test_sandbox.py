@@ -678,6 +678,21 @@ async def test_an_interpreter_with_a_name_that_is_none_is_typed(
         assert standin.sandboxes == []
 
 
+@pytest.mark.parametrize(("name", "trace"), [("WebSocketError", ""), ("OSError", "trace")])
+async def test_an_interpreter_that_could_not_be_prepared_runs_nothing(
+    standin: StandInProcess, name: str, trace: str
+) -> None:
+    """It has no secrets, and no mark by which it could be killed."""
+    error = json.dumps({"type": "error", "name": name, "value": "x", "traceback": trace})
+    async with code_sandbox(secrets={"S": "s3cret"}) as sandbox:
+        standin.fault("POST /execute", "status", status=200, body=error + '\n{"type":"end_of_execution"}\n')
+        with pytest.raises(ConnectError, match="could not be prepared"):
+            await sandbox.run_code("1", context_id="c")
+        assert await processes(sandbox, "ipykernel_launcher") == []
+        printed = await sandbox.run_code("import os; print(os.environ['S'])", context_id="c")
+        assert printed.stdout == "s3cret\n"
+
+
 async def test_a_timeout_counts_the_start_too(standin: StandInProcess) -> None:
     async with a_sandbox() as sandbox:
         standin.fault(START, "delay", seconds=1.0)
