@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import secrets
 from collections.abc import Mapping
 from typing import Final
 
@@ -13,10 +15,11 @@ from sandboxio.errors import CapabilityNotSupported, SandboxError
 from sandboxio.models import OutputChunk
 
 from .connection import Broken
+from .envd import Command
 from .failures import PORT_CLOSED_TEXT
 from .interpreter import NO_KERNEL_TEXT, CellStream, ContextCreation
-from .place import Place, Wrong
-from .shell import Mark
+from .place import HELPER_SECONDS, Place, Wrong
+from .shell import Mark, program
 from .wire import MAX_RESULTS, Garbled, Printed, RpcError
 
 LOST_KERNEL: Final = 137
@@ -61,6 +64,8 @@ class CodeRun(Execution):
         self._mark = Mark.new()
         self._creation: ContextCreation | None = None
         self._context: str | None = None
+        self._letter: str | None = None
+        """The file that brings the variables to the interpreter, while it may be there."""
         self._cells: list[CellStream] = []
         self._stream: CellStream | None = None
         self._killed = False
@@ -132,6 +137,7 @@ class CodeRun(Execution):
             self._contexts.forget(self._context)
             await self._place.kill_marked(self._mark, self._context)
             await self._remove(self._context)
+        await self._remove_letter()
         self._dead = True
 
     def close(self) -> None:
@@ -155,12 +161,17 @@ class CodeRun(Execution):
 
     async def _prepare(self, context: str) -> None:
         """Tell a new interpreter the variables, and mark it. One without either must run nothing."""
-        stream = self._cell(_preparation(self._mark, self._place.variables), context, {})
+        if self._place.variables:
+            self._letter = f"/tmp/.sandboxio-{secrets.token_hex(16)}"  # noqa: S108 - in the sandbox
+            text = json.dumps(dict(self._place.variables)).encode()
+            await self._place.envd.write_file(self._letter, io.BytesIO(text), len(text))
+        stream = self._cell(_preparation(self._mark, self._letter), context, {})
         await stream.start()
         while await stream.receive() is not None:
             pass
         if stream.cell.lost is not None or stream.cell.exit_code != 0:
             raise Garbled("an interpreter that could not be prepared")
+        self._letter = None  # the cell removed it
 
     def _cell(self, code: str, context: str, variables: Mapping[str, str]) -> CellStream:
         cell = self._place.interpreter.cell(code, context, variables)
@@ -186,6 +197,16 @@ class CodeRun(Execution):
         except (RpcError, Garbled, Broken) as error:
             raise await self._explain(error, "Ending an interpreter") from error
 
+    async def _remove_letter(self) -> None:
+        if self._letter is None:
+            return
+        command = Command(program('rm -f -- "$1"', self._letter), user="root", seconds=HELPER_SECONDS)
+        try:
+            await self._place.envd.run(command)
+        except (RpcError, Garbled, Broken) as error:
+            raise await self._explain(error, "Removing the variables of a run") from error
+        self._letter = None
+
     async def _explain(self, error: Wrong, what: str) -> SandboxError:
         if isinstance(error, RpcError):
             if PORT_CLOSED_TEXT in error.message:
@@ -205,17 +226,18 @@ def _chunk(printed: Printed) -> OutputChunk:
     return OutputChunk("stderr" if printed.stream == "stderr" else "stdout", printed.data)
 
 
-def _preparation(mark: Mark, variables: Mapping[str, str]) -> str:
+def _preparation(mark: Mark, letter: str | None) -> str:
     """Python that sets the sandbox's variables and marks the interpreter; leaves no name behind.
 
-    The variables travel as JSON inside the code, because the server quotes its own ``env_vars`` only
-    for values without quotes, backslashes and line ends.
+    The variables come in a file, which is gone once it is open. IPython keeps the source of every cell, in
+    lists and on disk, and the server logs it; and the server puts its own ``env_vars`` into the source too.
     """
     locks, timeout = mark.limits
+    opened = f"with open({letter!r}, 'rb') as file: os.unlink(file.name); os.environ.update(json.load(file))"
     # 10 is RLIMIT_LOCKS and 15 RLIMIT_RTTIME on Linux; Python names neither or only one of them.
     lines = (
         "import json, os, resource",
-        f"os.environ.update(json.loads({json.dumps(json.dumps(dict(variables)))}))",
+        "" if letter is None else opened,
         f"resource.setrlimit(10, ({locks}, {locks}))",
         f"resource.setrlimit(15, ({timeout}, {timeout}))",
     )

@@ -310,6 +310,50 @@ async def test_code_sees_variables_of_any_content(standin: StandInProcess) -> No
         ).stdout == "[]\n"
 
 
+HISTORY = """
+import linecache, sqlite3
+print(In, _ih, _i, _ii, _iii, _i1, linecache.cache)
+shell = get_ipython()
+print(shell.history_manager.input_hist_raw, list(shell.history_manager.get_range(raw=True)))
+shell.history_manager.writeout_cache()
+kept = sqlite3.connect(shell.history_manager.hist_file)
+print(kept.execute("SELECT source, source_raw FROM history").fetchall())
+"""
+
+
+async def test_the_history_of_an_interpreter_holds_no_secret(standin: StandInProcess) -> None:
+    """IPython keeps the source of every cell, for magics and on disk."""
+    async with code_sandbox(secrets={"S": "s3cret-s3cret"}, env={"PLAIN": "ordinary"}) as sandbox:
+        for code in (
+            "%history",
+            "%save -f /tmp/session.py 1-9\nprint(open('/tmp/session.py').read())",
+            "%recall 1\nprint(get_ipython().payload_manager.read_payload())",
+            HISTORY,
+        ):
+            result = await sandbox.run_code(code, context_id="c")
+            assert (result.exit_code, result.stderr) == (0, "")
+            assert "import json, os, resource" in result.stdout, "the cell that brings them is looked at"
+            assert not [word for word in ("s3cret", "ordinary") if word in result.stdout], code
+        result = await sandbox.run_code("import os; print(os.environ['S'])", context_id="c")
+        assert result.stdout == "s3cret-s3cret\n"
+        assert await letters(sandbox) == []
+
+
+async def letters(sandbox: E2BSandbox) -> list[str]:
+    """Files that bring variables to an interpreter and were not removed."""
+    return [item.path for item in await sandbox.files.ls("/tmp") if "sandboxio" in item.path]
+
+
+async def test_variables_on_their_way_to_an_interpreter_are_removed_with_it(standin: StandInProcess) -> None:
+    async with code_sandbox(secrets={"S": "s3cret"}) as sandbox:
+        await sandbox._place.working_folder()
+        standin.fault("POST /execute", "status", status=500, body="{}")
+        with pytest.raises(SandboxError):
+            await sandbox.run_code("1")
+        assert await letters(sandbox) == []
+        assert standin.sandboxes != []
+
+
 async def test_code_and_commands_start_in_the_same_folder(standin: StandInProcess) -> None:
     async with code_sandbox() as sandbox:
         folder = (await sandbox.run(["pwd"])).stdout
@@ -385,14 +429,14 @@ async def test_interpreters_that_nobody_needs_are_ended(standin: StandInProcess)
 
 @pytest.mark.slow
 async def test_code_cancelled_at_any_await_leaves_no_interpreter(standin: StandInProcess) -> None:
-    async with code_sandbox() as sandbox:
+    async with code_sandbox(secrets={"S": "s3cret"}) as sandbox:
 
         async def check(outcome: Outcome[Any]) -> None:
             assert outcome.cancelled or outcome.value is not None
             left = await processes(sandbox, "ipykernel_launcher")
-            assert left == [], f"left at await {outcome.point}"
+            assert left == await letters(sandbox) == [], f"left at await {outcome.point}"
 
-        assert await sweep(lambda: sandbox.run_code("print(1)"), check) >= 6
+        assert await sweep(lambda: sandbox.run_code("print(1)"), check) >= 7
 
 
 async def test_an_interpreter_whose_answer_is_late_is_ended(standin: StandInProcess) -> None:

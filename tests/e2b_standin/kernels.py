@@ -342,7 +342,10 @@ async def _kernel(name: str, language: str, cwd: str, variables: Mapping[str, st
         "JUPYTER_RUNTIME_DIR": "/run/jupyter",
     }
     await manager.start_kernel(
-        cwd=cwd, env=environment, extra_arguments=["--HistoryManager.enabled=False", "--log-level=CRITICAL"]
+        cwd=cwd,
+        env=environment,
+        # The real ones share a file; here many start at once, and SQLite lets one of them make its tables.
+        extra_arguments=[f"--HistoryManager.hist_file=/run/kernels/{name}.sqlite", "--log-level=CRITICAL"],
     )
     client = manager.client()
     client.start_channels()
