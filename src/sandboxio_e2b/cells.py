@@ -10,8 +10,8 @@ from typing import Final
 
 import anyio
 
-from sandboxio.adapter import Execution, Exit
-from sandboxio.errors import CapabilityNotSupported, SandboxError
+from sandboxio.adapter import Execution, Exit, bounded
+from sandboxio.errors import CapabilityNotSupported, ConnectError, SandboxError, SandboxGone
 from sandboxio.models import OutputChunk
 
 from .connection import Broken
@@ -24,6 +24,9 @@ from .wire import MAX_RESULTS, Garbled, Printed, RpcError
 
 LOST_KERNEL: Final = 137
 """Exit code of a cell whose interpreter went away under it, as for a process that was killed."""
+
+REMOVAL: Final = 3.0
+"""Seconds in which an interpreter must end that is not needed any longer; then it is killed."""
 
 
 class Contexts:
@@ -186,10 +189,37 @@ class CodeRun(Execution):
             notes += (f"the interpreter ended under the code, and its variables are gone: {cell.lost}",)
         if cell.dropped:
             notes += (f"results: {cell.dropped} display outputs beyond {MAX_RESULTS >> 20} MiB are dropped",)
+        put_off: list[BaseException] = []
         if self._context is not None and (self._key is None or cell.lost is not None):
-            await self._remove(self._context)
+            try:
+                notes += await self._put_away(self._context, put_off)
+            except SandboxError as error:
+                if put_off:
+                    raise put_off[0] from error
+                raise
         code = LOST_KERNEL if cell.lost is not None else cell.exit_code
         self.exit = Exit(code, notes=notes, results=tuple(cell.results))
+        if put_off:
+            raise put_off[0]
+
+    async def _put_away(self, context: str, put_off: list[BaseException]) -> tuple[str, ...]:
+        """End the interpreter of a cell that has ended, and return what is to be noted about it.
+
+        Shielded, so neither the run's deadline nor a cancellation that comes now costs the result.
+        """
+        why = f"this took more than {REMOVAL:g} s"
+        try:
+            if await bounded(lambda: self._remove(context), seconds=REMOVAL, put_off=put_off):
+                return ()
+        except SandboxGone:
+            return ()  # the interpreter with it
+        except SandboxError as error:
+            why = error.message
+        if not await bounded(lambda: self._place.kill_marked(self._mark, context), put_off=put_off):
+            raise ConnectError(
+                f"An interpreter in sandbox {self._place.sandbox.id} could neither be ended nor killed."
+            )
+        return (f"the interpreter was killed, for it could not be ended: {why}",)
 
     async def _remove(self, context: str) -> None:
         try:

@@ -27,7 +27,7 @@ from sandboxio.errors import (
     SandboxGone,
 )
 from sandboxio.testing.suite.comparing import difference
-from sandboxio_e2b import E2BBackend, commands, envd as envd_module, shell
+from sandboxio_e2b import E2BBackend, cells, commands, envd as envd_module, shell
 from sandboxio_e2b.envd import Command
 from sandboxio_e2b.sandbox import E2BSandbox
 from tests.e2b_standin.running import StandInProcess
@@ -425,6 +425,63 @@ async def test_interpreters_that_nobody_needs_are_ended(standin: StandInProcess)
         assert await processes(sandbox, "ipykernel_launcher") == []
         await sandbox.run_code("x = 1", context_id="kept")
         assert len(await processes(sandbox, "ipykernel_launcher")) == 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"kind": "status", "status": 500, "body": "Failed to remove context"},
+        {"kind": "delay", "seconds": 60},
+        {"kind": "reset"},
+    ],
+)
+async def test_an_interpreter_that_cannot_be_ended_costs_no_result(
+    standin: StandInProcess, monkeypatch: pytest.MonkeyPatch, fault: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(cells, "REMOVAL", 1.0)
+    async with code_sandbox() as sandbox:
+        standin.fault("DELETE /contexts", times=0, **fault)
+        child = "import subprocess; subprocess.Popen(['sleep', '876']); print('precious'); 42"
+        result = await sandbox.run_code(child)
+        assert (result.exit_code, result.stdout) == (0, "precious\n")
+        assert [output.data for output in result.results or ()] == ["42"]
+        assert "the interpreter was killed" in result.notes[0]
+        assert await processes(sandbox, "sleep 876") == []
+        standin.clear_faults()
+        assert (await sandbox.run_code("print(1)")).notes == ()
+
+
+async def test_a_cell_that_has_ended_keeps_its_result_when_it_is_cancelled_then(
+    standin: StandInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or when its time is over then: the interpreter is ended first."""
+    remove = cells.CodeRun._remove
+
+    async def cancelled(self: cells.CodeRun, context: str) -> None:
+        scope.cancel()
+        await remove(self, context)
+
+    monkeypatch.setattr(cells.CodeRun, "_remove", cancelled)
+    async with code_sandbox() as sandbox:
+        run = sandbox._code("41 + 1", language="python", context_id=None, seconds=60)
+        await run.start()
+        with anyio.CancelScope() as scope:
+            while await run.receive() is not None:
+                pass
+        run.close()
+        assert run.exit is not None
+        assert [output.data for output in run.exit.results or ()] == ["42"]
+        assert await processes(sandbox, "ipykernel_launcher") == []
+
+
+async def test_an_interpreter_that_cannot_be_killed_either_ends_the_sandbox(standin: StandInProcess) -> None:
+    async with code_sandbox() as sandbox:
+        await sandbox._place.working_folder()
+        standin.fault("DELETE /contexts", "status", times=0, status=500)
+        standin.fault(START, "status", times=0, status=500)
+        with pytest.raises(SandboxError):
+            await sandbox.run_code("1")
+        assert standin.sandboxes == []
 
 
 @pytest.mark.slow
