@@ -32,7 +32,7 @@ from sandboxio.models import (
 
 from .control import ControlPlane, Creation, Order, Placed
 from .diagnose import diagnose
-from .endpoints import KEY_VARIABLE, Settings, debugging, read_settings
+from .endpoints import KEY_VARIABLE, Settings, on_this_machine, read_settings
 from .sandbox import CAPABILITIES, E2BSandbox
 
 DEFAULT_TEMPLATE: Final = "code-interpreter-v1"
@@ -81,7 +81,7 @@ class E2BBackend(BaseBackend):
         super().__init__(audit=audit)
         self._recorder = Recorder(self.name, audit, credentials=_keys, loggers=("httpx", "e2b"))
         self._output_limit = output_limit
-        if debugging():
+        if on_this_machine():
             self.isolation = IsolationTier.UNKNOWN  # on localhost there may be anything
 
     def configured(self, config: BackendConfig) -> E2BBackend:
@@ -179,7 +179,7 @@ class E2BBackend(BaseBackend):
             sandbox=sandbox,
             settings=settings,
             control=control,
-            isolation=IsolationTier.UNKNOWN if settings.debug else self.isolation,
+            isolation=IsolationTier.UNKNOWN if settings.local else self.isolation,
             request=request,
             recorder=self._recorder,
             output_limit=self._output_limit,

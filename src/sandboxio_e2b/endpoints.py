@@ -7,6 +7,7 @@ Sources: e2b-dev/infra ``spec/openapi.yml`` and ``packages/envd/spec``, e2b-dev/
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Mapping
@@ -57,6 +58,11 @@ class Settings:
     sandbox_url: str | None = None
     debug: bool = False
 
+    @property
+    def local(self) -> bool:
+        """True if the control plane or the sandboxes are on this machine, where there may be anything."""
+        return self.debug or any(map(_is_here, (self.api_url, self.sandbox_url or "")))
+
     def sandbox_base(self, sandbox_id: str, port: int, domain: str | None) -> str:
         """The URL of one port of a sandbox; ``domain`` is what the control plane said, if anything."""
         if self.sandbox_url is not None:
@@ -101,6 +107,28 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
 def debugging(environ: Mapping[str, str] = os.environ) -> bool:
     """True if ``E2B_DEBUG`` points at this machine."""
     return environ.get("E2B_DEBUG", "").lower() == "true"
+
+
+def on_this_machine(environ: Mapping[str, str] = os.environ) -> bool:
+    """True if the environment points at this machine, also where it is not complete yet."""
+    domain = environ.get("E2B_DOMAIN", "").strip()
+    urls = (environ.get("E2B_API_URL", ""), environ.get("E2B_SANDBOX_URL", ""), f"https://api.{domain}")
+    return debugging(environ) or any(map(_is_here, urls))
+
+
+def _is_here(url: str) -> bool:
+    try:
+        host = (urlsplit(url).hostname or "").rstrip(".")
+    except ValueError:  # no URL, which read_settings refuses
+        return False
+    if host == "localhost" or host.endswith(".localhost"):  # RFC 6761, section 6.3
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    return mapped.is_loopback or mapped.is_unspecified  # the second reaches this machine, too
 
 
 def is_domain(text: str) -> bool:

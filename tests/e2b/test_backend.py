@@ -68,7 +68,7 @@ async def test_a_sandbox_is_ordered_as_it_was_asked_for(backend: E2BBackend, sta
         assert stored["sandboxio_session"] == str(os.getpid())
         if info is not None:
             assert 77 < (info.end_at - info.started_at).total_seconds() < 79, "whole seconds, rounded up"
-        assert sandbox.isolation is IsolationTier.MICROVM
+        assert sandbox.isolation is IsolationTier.UNKNOWN, "the stand-in is on this machine"
         assert Capability.STATEFUL_CODE in sandbox.capabilities
     assert standin.sandboxes == []
 
@@ -562,9 +562,25 @@ def test_what_is_no_domain_is_refused(domain: str) -> None:
         read_settings({"E2B_API_KEY": API_KEY, "E2B_DOMAIN": domain})
 
 
-async def test_a_deployment_on_this_machine_claims_no_isolation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("E2B_DEBUG", "true")
-    monkeypatch.setenv("E2B_API_KEY", API_KEY)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("E2B_DEBUG", "true"),
+        ("E2B_API_URL", "http://127.0.0.1:3000"),
+        ("E2B_API_URL", "http://localhost"),
+        ("E2B_API_URL", "http://LOCALHOST.:80/api"),
+        ("E2B_API_URL", "http://[::1]:3000"),
+        ("E2B_API_URL", "http://[::ffff:127.0.0.1]"),
+        ("E2B_API_URL", "http://0.0.0.0:3000"),
+        ("E2B_SANDBOX_URL", "http://127.8.8.8:3002"),
+        ("E2B_DOMAIN", "e2b.localhost:8443"),
+    ],
+)
+async def test_a_deployment_on_this_machine_claims_no_isolation(
+    elsewhere: None, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert read_settings().local
     backend = E2BBackend()
     assert backend.isolation is IsolationTier.UNKNOWN
     sandboxio.register("local_e2b", lambda: backend)
@@ -573,6 +589,31 @@ async def test_a_deployment_on_this_machine_claims_no_isolation(monkeypatch: pyt
             await sandboxio.create("local_e2b://", require_isolation=IsolationTier.CONTAINER)
     finally:
         sandboxio.registry.unregister("local_e2b")
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment that points at E2B itself."""
+    for name in ("E2B_API_URL", "E2B_SANDBOX_URL", "E2B_DOMAIN", "E2B_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("E2B_API_KEY", API_KEY)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("E2B_DEBUG", "false"),
+        ("E2B_API_URL", "https://localhost.example.org"),
+        ("E2B_SANDBOX_URL", "http://192.0.2.1:127"),
+        ("E2B_DOMAIN", "e2b.example.org"),
+    ],
+)
+def test_a_deployment_elsewhere_claims_e2bs_isolation(
+    elsewhere: None, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert E2BBackend().isolation is IsolationTier.MICROVM
+    assert not read_settings().local
 
 
 # A creation that is broken off

@@ -26,6 +26,8 @@ def standin(
         monkeypatch.setenv(name, value)
     for name in ("E2B_DOMAIN", "E2B_DEBUG"):
         monkeypatch.delenv(name, raising=False)
+    # On this machine E2B has no tier, which is told once in a process, in whatever test comes first.
+    monkeypatch.setattr("sandboxio.api._warned", {"e2b"})
     standin_process.reset()
     yield standin_process
     standin_process.reset()
