@@ -30,10 +30,11 @@ from sandboxio.models import (
     Resources,
 )
 
-from .control import ControlPlane, Creation, Order, Placed
+from .control import ControlPlane, Creation, Order, Placed, is_name
 from .diagnose import diagnose
 from .endpoints import KEY_VARIABLE, Settings, on_this_machine, read_settings
 from .sandbox import CAPABILITIES, E2BSandbox
+from .wire import is_plain
 
 DEFAULT_TEMPLATE: Final = "code-interpreter-v1"
 RESERVED: Final = "sandboxio_"
@@ -96,13 +97,17 @@ class E2BBackend(BaseBackend):
 
     async def list_managed(self, *, labels: Mapping[str, str] | None = None) -> list[ManagedSandbox]:
         """Every running or paused sandbox that sandboxio made; ``labels`` narrows by metadata."""
+        wanted = dict(labels or {})
+        if not all(map(is_plain, (*wanted, *wanted.values()))):
+            raise ConfigurationError(f"labels hold a lone surrogate, so they are not UTF-8: {wanted!r}.")
         control = ControlPlane(read_settings())
-        found = await control.find_all({MANAGED: "true", **(labels or {})})
+        found = await control.find_all({MANAGED: "true", **wanted})
         return [_managed(each) for each in found]
 
     async def kill_managed(self, sandbox_id: str) -> bool:
         """End a sandbox; False if it was gone already. Raises ``ConnectError``, also for a foreign one."""
         control = ControlPlane(read_settings())
+        _check_id(sandbox_id)
         found = await control.find(sandbox_id)
         if found is None:
             return False
@@ -115,6 +120,11 @@ class E2BBackend(BaseBackend):
                 "CPU, memory and disk of an E2B sandbox come from its template, so Resources(...) cannot be "
                 f"applied: {request.resources!r}.",
                 hint="Build a template with these resources and name it: create('e2b://my-template').",
+            )
+        if request.template is not None and not is_plain(request.template):
+            raise ConfigurationError(
+                f"The template {request.template!r} holds a lone surrogate, so it is not UTF-8.",
+                hint="Name a template as `e2b template list` shows it.",
             )
         for key in request.metadata:
             if key.startswith(RESERVED):
@@ -140,6 +150,7 @@ class E2BBackend(BaseBackend):
     async def _attach(self, sandbox_id: str) -> E2BSandbox:
         settings = read_settings()
         control = ControlPlane(settings)
+        _check_id(sandbox_id)
         found = await control.find(sandbox_id)
         if found is None:
             raise ConnectError(f"E2B has no sandbox {sandbox_id}.")
@@ -224,6 +235,13 @@ async def _remove_created(control: ControlPlane, creation: Creation) -> None:
         if found:
             return
         await anyio.sleep(AGAIN)
+
+
+def _check_id(sandbox_id: str) -> None:
+    if not is_name(sandbox_id):
+        raise ConnectError(
+            f"{sandbox_id!r} is not an id of E2B's.", hint="`sandboxio reap --backend e2b` lists them."
+        )
 
 
 def _labels(metadata: Mapping[str, str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Final
 import anyio
 
 from sandboxio.adapter import Execution, Exit, bounded
-from sandboxio.errors import CapabilityNotSupported, ConnectError, SandboxError, SandboxGone
+from sandboxio.errors import CapabilityNotSupported, ConfigurationError, ConnectError, SandboxError, SandboxGone
 from sandboxio.models import OutputChunk
 
 from .connection import Broken
@@ -20,7 +20,7 @@ from .failures import PORT_CLOSED_TEXT
 from .interpreter import NO_KERNEL_TEXT, CellStream, ContextCreation
 from .place import HELPER_SECONDS, Place, Wrong
 from .shell import Mark, program
-from .wire import MAX_RESULTS, Garbled, Printed, RpcError
+from .wire import MAX_RESULTS, Garbled, Printed, RpcError, is_plain
 
 LOST_KERNEL: Final = 137
 """Exit code of a cell whose interpreter went away under it, as for a process that was killed."""
@@ -73,6 +73,8 @@ class CodeRun(Execution):
         self._stream: CellStream | None = None
         self._killed = False
         self._dead = False
+        if not self._prepared:
+            _check_variables(place.variables, language)
 
     async def start(self) -> None:
         """Wait until the interpreter has taken the cell."""
@@ -157,6 +159,8 @@ class CodeRun(Execution):
 
     async def _begin(self) -> None:
         folder = await self._place.working_folder()
+        if not is_plain(folder):
+            raise Garbled("a working folder whose name is not UTF-8")
         self._creation = self._place.interpreter.context(self._language, folder)
         self._context = await self._creation.finish()
         if self._prepared:
@@ -250,6 +254,16 @@ class CodeRun(Execution):
                     hint="Use a template that has a kernel for it.",
                 )
         return await self._place.explain(error, what)
+
+
+def _check_variables(variables: Mapping[str, str], language: str) -> None:
+    """The server sets them in other languages, and takes them as JSON; commands and Python get any bytes."""
+    for name, value in variables.items():
+        if not is_plain(name + value):
+            raise ConfigurationError(
+                f"The variable {name!r} holds bytes that are not UTF-8, which {language!r} code cannot get.",
+                hint="Give the sandbox a value that is UTF-8, for instance base64 of the bytes.",
+            )
 
 
 def _chunk(printed: Printed) -> OutputChunk:

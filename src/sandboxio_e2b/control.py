@@ -44,7 +44,7 @@ class Placed:
 def placed(value: object) -> Placed:
     """Reads any of the shapes in which the API gives a sandbox. Raises :class:`Garbled`."""
     body = mapping(value)
-    name = _part(body, "sandboxID", _is_name)
+    name = _part(body, "sandboxID", is_name)
     if name is None:
         raise Garbled("a sandbox without its sandboxID")
     metadata = mapping(body.get("metadata"))
@@ -68,7 +68,8 @@ def _part(body: Mapping[str, Any], name: str, fits: Callable[[str], bool]) -> st
     return value
 
 
-def _is_name(text: str) -> bool:
+def is_name(text: str) -> bool:
+    """True for what may be a sandbox's id."""
     return re.fullmatch(r"[A-Za-z0-9_-]+", text) is not None
 
 

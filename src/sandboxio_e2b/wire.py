@@ -52,11 +52,16 @@ class RpcError(Exception):
 
 def plain(text: str) -> str:
     """Text that UTF-8 can carry: JSON may hold lone surrogates, which become U+FFFD."""
+    return text if is_plain(text) else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def is_plain(text: str) -> bool:
+    """False for text with lone surrogates, which UTF-8 cannot carry."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+        return False
+    return True
 
 
 def frame(message: Mapping[str, object]) -> bytes:

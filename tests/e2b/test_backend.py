@@ -172,6 +172,24 @@ async def test_an_allowlist_opens_nothing_where_the_control_plane_does_not_know_
                 listener.accept()[0].close()
 
 
+async def test_what_utf_8_cannot_carry_is_refused_before_anything(
+    backend: E2BBackend, standin: StandInProcess
+) -> None:
+    """A lone surrogate stands for a byte in arguments and files; a request is UTF-8."""
+    for operation, kind in (
+        (partial(backend.create, template="\udcff"), ConfigurationError),
+        (partial(backend.list_managed, labels={"a": "\ud800"}), ConfigurationError),
+        (partial(backend.list_managed, labels={"\udcff": "a"}), ConfigurationError),
+        (partial(backend.connect, "\udcff"), ConnectError),
+        (partial(backend.kill_managed, "\ud800"), ConnectError),
+        (partial(backend.kill_managed, "i1/../i2"), ConnectError),
+    ):
+        with pytest.raises(kind) as caught:
+            await operation()
+        assert str(caught.value).isascii()
+    assert standin.requests == []
+
+
 async def test_reserved_labels_are_refused(backend: E2BBackend) -> None:
     with pytest.raises(ConfigurationError, match="sandboxio_managed"):
         await backend.create(metadata={"sandboxio_managed": "no"})

@@ -18,6 +18,7 @@ import pytest
 from sandboxio.errors import (
     AuthError,
     CapabilityNotSupported,
+    ConfigurationError,
     ConnectError,
     ExecutionTimeout,
     FileSystemError,
@@ -352,6 +353,19 @@ async def test_variables_on_their_way_to_an_interpreter_are_removed_with_it(stan
             await sandbox.run_code("1")
         assert await letters(sandbox) == []
         assert standin.sandboxes != []
+
+
+async def test_what_other_languages_cannot_get_is_refused(standin: StandInProcess) -> None:
+    async with code_sandbox(env={"A": "\udcff"}, secrets={"K": "topsecret"}) as sandbox:
+        printed = await sandbox.run_code("import os; print(ascii(os.environ['A']))")
+        assert printed.stdout == "'\\udcff'\n"
+        before = len(standin.requests)
+        with pytest.raises(ConfigurationError, match="'A' holds bytes"):
+            await sandbox.run_code("1", language="r")
+        assert len(standin.requests) == before
+        sandbox._place.folder = "/home/\udcff"
+        with pytest.raises(ConnectError, match="not UTF-8"):
+            await sandbox.run_code("1")
 
 
 async def test_code_and_commands_start_in_the_same_folder(standin: StandInProcess) -> None:
