@@ -11,7 +11,13 @@ from typing import Final
 import anyio
 
 from sandboxio.adapter import Execution, Exit, bounded
-from sandboxio.errors import CapabilityNotSupported, ConfigurationError, ConnectError, SandboxError, SandboxGone
+from sandboxio.errors import (
+    CapabilityNotSupported,
+    ConfigurationError,
+    ConnectError,
+    SandboxError,
+    SandboxGone,
+)
 from sandboxio.models import OutputChunk
 
 from .connection import Broken

@@ -20,7 +20,7 @@ from .connection import Broken
 from .endpoints import Settings
 from .failures import Refusal, control_error, looks_like_html, unreachable
 from .transport import Client, Exchange
-from .wire import Garbled, mapping, parse, parse_object, text_of
+from .wire import Garbled, mapping, parse, parse_object, plain, text_of
 
 PAGE: Final = 100
 """Sandboxes on one page of a list: the most that E2B gives."""
@@ -54,8 +54,8 @@ def placed(value: object) -> Placed:
         token=_part(body, "envdAccessToken", _fits_a_header),
         traffic_token=_part(body, "trafficAccessToken", _fits_a_header),
         domain=_part(body, "domain", endpoints.is_domain),
-        metadata={key: text_of(value) for key, value in metadata.items()},
-        state=text_of(body.get("state") or "running"),
+        metadata={plain(key): plain(text_of(value)) for key, value in metadata.items()},
+        state=plain(text_of(body.get("state") or "running")),
         started=_moment(body.get("startedAt")),
     )
 

@@ -23,7 +23,7 @@ from sandboxio.errors import (
 
 from .connection import Broken
 from .endpoints import KEY_VARIABLE
-from .wire import Garbled, RpcError, parse
+from .wire import Garbled, RpcError, parse, plain
 
 NOT_FOUND_TEXT: Final = "sandbox was not found"
 """The edge's answer (502) for a sandbox that has ended (e2b-dev/infra, packages/shared/pkg/proxy)."""
@@ -56,7 +56,7 @@ def message_of(response: httpx.Response) -> str:
     if isinstance(body, dict):
         message = cast("dict[str, Any]", body).get("message")
         if isinstance(message, str) and message:
-            return message[:500]
+            return plain(message)[:500]
     if looks_like_html(response):
         return "it answered with a web page instead of JSON"
     return response.text.strip()[:200] or f"it answered {response.status_code} and nothing else"

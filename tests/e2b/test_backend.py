@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import traceback
@@ -446,6 +447,16 @@ async def test_an_answer_that_makes_no_sense_shows_no_token(
             with pytest.raises(kind, match="no JSON") as caught:
                 await operation()
             assert "s3cret" not in _everything(caught.value)
+
+
+async def test_a_list_is_text_that_utf_8_can_carry(backend: E2BBackend, standin: StandInProcess) -> None:
+    labels = {"sandboxio_managed": "true", "\ud800": "\udfff"}
+    listed = json.dumps({"sandboxID": "i1", "state": "\ud800", "metadata": labels})
+    standin.fault("GET /v2/sandboxes", "status", status=200, body=f"[{listed}]")
+    assert [item.labels for item in await backend.list_managed()] == [{"\ufffd": "\ufffd"}]
+    standin.fault("GET /sandboxes/i1", "status", status=200, body=listed)
+    with pytest.raises(ConnectError, match="\ufffd, not running"):
+        await backend.connect("i1")
 
 
 @pytest.mark.parametrize(("status", "deep"), [(200, "[" * 100_000), (200, "{}"), (500, "[" * 100_000)])

@@ -35,6 +35,16 @@ def test_messages_are_short() -> None:
     assert message_of(httpx.Response(500, content=b"\xff\xfe"))
 
 
+@pytest.mark.parametrize(
+    "body", [b'{"message": "bad \\ud800"}', b'{"code": "\\ud800", "message": "\\udfff"}']
+)
+def test_messages_are_text_that_utf_8_can_carry(body: bytes) -> None:
+    answer = httpx.Response(400, content=body)
+    for error in (rpc_failure(answer), control_error(answer, "It", creating=True, url="https://x")):
+        assert "\ufffd" in str(error)
+        assert str(error).encode()
+
+
 def test_a_message_that_is_nested_too_deep_is_no_message() -> None:
     answer = httpx.Response(500, text="[" * 100_000)
     assert len(message_of(answer)) <= 200
