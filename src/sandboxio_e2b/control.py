@@ -207,6 +207,7 @@ class ControlPlane:
         wanted = urlencode({quote(key): quote(value) for key, value in metadata.items()})
         params = {"state": "running,paused", "limit": str(PAGE), "metadata": wanted}
         found: list[Placed] = []
+        pages = set[str]()
         while True:
             response = await self._request("GET", endpoints.LIST, what, params=params)
             try:
@@ -217,6 +218,9 @@ class ControlPlane:
             if not token:
                 # Again here: what is found may be killed, and not every control plane knows the filter.
                 return [each for each in found if metadata.items() <= each.metadata.items()]
+            if token in pages:
+                raise unreachable(Garbled("a list without an end"), what, creating=False, url=self._url)
+            pages.add(token)
             params["nextToken"] = token
 
     def _items(self, response: httpx.Response, what: str) -> list[Mapping[str, Any]]:

@@ -282,6 +282,14 @@ async def test_lists_go_through_all_pages(
     assert await backend.list_managed(labels={"k": "v"}) == []
 
 
+async def test_a_list_without_an_end_is_given_up(backend: E2BBackend, standin: StandInProcess) -> None:
+    headers = {"x-next-token": "same"}
+    standin.fault("GET /v2/sandboxes", "status", times=0, status=200, body="[]", headers=headers)
+    with anyio.fail_after(30), pytest.raises(ConnectError, match="without an end"):
+        await backend.list_managed()
+    assert len(standin.requests) == 2
+
+
 async def test_a_sandbox_killed_behind_our_back_is_gone(backend: E2BBackend) -> None:
     async with await backend.create() as sandbox:
         await sandbox.files.write("f", b"x")
