@@ -27,7 +27,7 @@ Rules:
 # No imports for convenience (pathlib, contextlib): each costs start time of every sandbox. Paths are bytes.
 # Nothing here is anybody's API.
 # ruff: noqa: SIM105, UP031, PERF203
-# ruff: noqa: PTH102, PTH103, PTH104, PTH106, PTH108, PTH116, PTH118, PTH120, PTH123, PTH208
+# ruff: noqa: PTH102, PTH103, PTH104, PTH106, PTH108, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 
