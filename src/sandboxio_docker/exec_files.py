@@ -13,8 +13,10 @@ from __future__ import annotations
 import posixpath
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import BinaryIO, Final
+
+import anyio.lowlevel
 
 from sandboxio.adapter import Owner, running
 from sandboxio.errors import FileSystemError, PathNotFound
@@ -26,6 +28,8 @@ from .hostconfig import WORK
 
 MISSING, FOLDER, SPECIAL, FORBIDDEN, NO_FOLDER, EXISTS, FAILED, CUT = range(64, 72)
 """What the scripts say by their exit code."""
+LISTING_LIMIT: Final = 8 << 20
+"""Bytes of a listing that are kept: some 200,000 entries."""
 
 _PATH: Final = """
 p=$(printf %b. "$1") p=${p%.}
@@ -104,8 +108,23 @@ class ExecFiles:
     async def list_folder(self, path: str) -> list[FileInfo]:
         """The entries of a folder; a link to a folder counts as one."""
         found = bytearray()
-        await self._run(_LIST, path, sink=found.extend)
-        return _entries(bytes(found), path)
+
+        def keep(piece: bytes) -> None:
+            if len(found) + len(piece) > LISTING_LIMIT:
+                raise FileSystemError(
+                    f"The listing of {path!r} is larger than {LISTING_LIMIT >> 20} MiB, "
+                    "the most that ls() holds in memory.",
+                    hint="List it with run(), for example ['find', path, '-name', ...].",
+                )
+            found.extend(piece)
+
+        await self._run(_LIST, path, sink=keep)
+        entries: list[FileInfo] = []
+        for entry in _entries(bytes(found), path):
+            entries.append(entry)
+            if not len(entries) % 1000:
+                await anyio.lowlevel.checkpoint()  # a large folder never stops the other tasks
+        return entries
 
     async def make_folder(self, path: str, *, parents: bool) -> None:
         """Make a folder."""
@@ -167,23 +186,31 @@ def escaped(path: str) -> str:
     return "".join(chr(byte) if chr(byte) in _PLAIN else f"\\0{byte:03o}" for byte in data)
 
 
-def _entries(data: bytes, folder: str) -> list[FileInfo]:
+def _entries(data: bytes, folder: str) -> Iterator[FileInfo]:
     """What the listing script printed: ``mode size ./name/`` lines, ``//``, and links to folders.
 
-    A name holds no slash, so a slash before a newline ends it whatever else is in it.
+    A name holds no slash, so a slash before a newline ends it whatever else is in it. The shell is the
+    sandbox's: each entry begins where the one before ended, and nothing in it is longer than Linux allows,
+    so that no output takes more than one pass.
     """
-    listed, _, links = data.partition(b"//\n")
+    listed, end, links = data.partition(b"//\n")
     folders = {name.removeprefix(b"./") for name in links.split(b"/\n")}
-    found: list[FileInfo] = []
-    for match in re.finditer(rb"([0-9a-f]+) ([0-9]+) \./([^/]+)/\n", listed):
+    at = 0
+    while match := _ENTRY.match(listed, at):
+        at = match.end()
         name = match[3]
         is_folder = int(match[1], 16) & 0o170000 == 0o040000
         path = posixpath.join(folder, name.decode("utf-8", "surrogateescape"))
         size = 0 if is_folder else int(match[2])
-        found.append(FileInfo(path, size, is_folder or name in folders))
-    return found
+        yield FileInfo(path, size, is_folder or name in folders)
+    if at != len(listed) or not end:
+        raise FileSystemError(
+            f"What lists {folder!r} in the sandbox gave no listing.",
+            hint="The image's shell, find or stat was replaced or is damaged; create a new sandbox.",
+        )
 
 
+_ENTRY: Final = re.compile(rb"([0-9a-f]{1,8}) ([0-9]{1,19}) \./([^/]{1,4095})/\n")
 _PLAIN: Final = frozenset("/._-ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 
 _WORDS: Final = {

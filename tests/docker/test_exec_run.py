@@ -16,6 +16,7 @@ from sandboxio.adapter import BaseSandbox, Exit
 from sandboxio.errors import (
     ConfigurationError,
     ConnectError,
+    FileSystemError,
     ResourceLimitExceeded,
     SandboxError,
     SandboxGone,
@@ -422,20 +423,73 @@ async def test_code_goes_through_stdin(tmp_path: Path) -> None:
 async def test_a_path_is_never_shell_text(path: str, tmp_path: Path) -> None:
     """Case 67: it is one argument, in a notation without a byte that means something to a shell."""
     async with world(tmp_path) as (fake, host):
-
-        class Nobody:
-            async def put_down(self, execution: object) -> None:
-                raise AssertionError
-
-            def describe_timeout(self, seconds: float) -> str:
-                return ""
-
         await ExecFiles(host, Nobody).make_folder(path, parents=True)
         (body,) = created(fake)
         script, argument = body["Cmd"][2], body["Cmd"][4]
         assert "pwn" not in script
         assert set(argument) <= set("/._-\\") | set(map(chr, range(128))) - set("'\"`$; \n%{}()")
         assert argument == escaped(path if path.startswith("/") else f"/work/{path}")
+
+
+class Nobody:
+    """An owner whose runs all end by themselves."""
+
+    async def put_down(self, execution: object) -> None:
+        await execution.kill()  # type: ignore[attr-defined]
+
+    def describe_timeout(self, seconds: float) -> str:
+        return ""
+
+    def mark_gone(self, why: str) -> None:
+        raise AssertionError(why)
+
+
+LISTING = b"41ed 4096 ./folder/\n81a4 3 ./a\nb/\na1ff 6 ./link/\n81a4 0 ./\xff/\n//\n./link/\n"
+
+
+async def test_a_listing(tmp_path: Path) -> None:
+    async with world(tmp_path) as (fake, host):
+        fake.script("POST", "/exec/E/start", sends(UPGRADED + frame(1, LISTING)))
+        found = await ExecFiles(host, Nobody).list_folder("x")
+        assert [(entry.path, entry.size, entry.is_dir) for entry in found] == [
+            ("x/folder", 0, True),
+            ("x/a\nb", 3, False),
+            ("x/link", 6, True),
+            ("x/\udcff", 0, False),
+        ]
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        b"",
+        b"a" * 1_000_000,
+        b"81a4 " + b"7" * 5000 + b" ./x/\n//\n",
+        b"7" * 5000 + b" 1 ./x/\n//\n",
+        b"81a4 1 ./" + b"x" * 5000 + b"/\n//\n",
+        b"nonsense\n" + LISTING,
+        LISTING.replace(b"//\n", b"more//\n"),
+    ],
+    ids=["nothing", "much", "size", "mode", "name", "before", "after"],
+)
+async def test_a_shell_that_was_replaced_lists_nothing(printed: bytes, tmp_path: Path) -> None:
+    """What code inside prints instead of a listing takes no time of the host, and its error is typed."""
+    async with world(tmp_path) as (fake, host):
+        fake.script("POST", "/exec/E/start", sends(UPGRADED + frame(1, printed)))
+        with anyio.fail_after(3), pytest.raises(FileSystemError, match="gave no listing"):
+            await ExecFiles(host, Nobody).list_folder("/x")
+
+
+async def test_a_listing_without_end_is_not_kept(tmp_path: Path) -> None:
+    async def endless(connection: Connection, request: Request) -> None:
+        await connection.send(UPGRADED)
+        while True:
+            await connection.send(frame(1, bytes(1 << 20)), in_one_read=False)
+
+    async with world(tmp_path) as (fake, host):
+        fake.script("POST", "/exec/E/start", endless)
+        with anyio.fail_after(5), pytest.raises(FileSystemError, match="larger than 8 MiB"):
+            await ExecFiles(host, Nobody).list_folder("/x")
 
 
 @pytest.mark.parametrize(
