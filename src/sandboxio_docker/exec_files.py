@@ -40,7 +40,7 @@ _READ: Final = """
 [ -d "$p" ] && exit 65
 [ -f "$p" ] || exit 66
 [ -r "$p" ] || exit 67
-exec cat "$p"
+cat "$p" && printf %s "$2"
 """
 _WRITE: Final = """
 size=$2 mode=$3
@@ -69,7 +69,7 @@ find . -mindepth 1 -maxdepth 1 -exec stat -c '%f %s %n/' {} + || exit 70
 echo //
 find . -mindepth 1 -maxdepth 1 -type l -exec /bin/sh -c \
   'for f; do [ -d "$f" ] && printf "%s/\\n" "$f"; done' sh {} +
-exit 0
+printf %s "$2"
 """
 _MAKE: Final = """
 if [ "$2" ]; then
@@ -145,8 +145,11 @@ class ExecFiles:
     ) -> None:
         """Run a script to its end; whatever breaks it off, kill it."""
         full = escaped(posixpath.join(WORK, path))
-        argv = [SHELL, "-c", _PATH + script, "sandboxio-files", full, *more]
-        run = ExecRun(self._host, argv, feed=source is not None, plain=True, folder="/")
+        # each its own: a file that holds its mark could be cut off behind it
+        marks = () if sink is None else (secrets.token_hex(8),)
+        argv = [SHELL, "-c", _PATH + script, "sandboxio-files", full, *more, *marks]
+        mark, feed = "".join(marks).encode(), source is not None
+        run = ExecRun(self._host, argv, feed=feed, plain=True, mark=mark, folder="/")
         words = bytearray()
         async with running(run, self._owner()):
             await run.start()

@@ -21,7 +21,7 @@ import re
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import anyio
@@ -34,7 +34,7 @@ from .channel import too_long
 from .ending import Ending, killed_here
 from .engine import Engine, EngineError, EngineUnavailable, Fault, Hijacked
 from .faults import classify
-from .frames import Demultiplexer
+from .frames import Demultiplexer, StreamDamaged
 from .hostconfig import MAX_PIDS, WORK
 from .killer import DEAD, MARKER, kill_command, new_marker
 
@@ -43,8 +43,11 @@ KILLED: Final = 137
 QUIET_FIRST: Final = 0.05
 QUIET_MOST: Final = 1.0
 """Seconds of silence after which the engine is asked whether the command has ended; doubled each time."""
-DRAIN: Final = 0.1
-"""Seconds of silence after the end of a command in which its last output must arrive."""
+SILENCE: Final = 3.0
+"""Seconds after the end of a command in which its connection closes or brings more; else the run is over
+all the same. Docker closes it after two where a background child holds the output, and at once otherwise."""
+MARK_SILENCE: Final = 10.0
+"""The same for a helper that prints a mark at its end, and fails without."""
 DRAIN_MOST: Final = 16 << 20
 """Bytes that a background child may add meanwhile before the run is over all the same."""
 SEND_PATIENCE: Final = 0.5
@@ -53,6 +56,7 @@ UNSENT: Final = 0.3
 """Seconds after which a start that the engine does not know counts as never sent."""
 HELPER_OUTPUT: Final = 1 << 16
 """Bytes of a helper's output that are kept."""
+UNSURE: Final = "The engine kept the output open after the command's end; what came later may be missing."
 LEAVING: Final = 50
 """Times 10 ms that a helper gets to remove its temporary file when its stdin was cut off."""
 CHUNK: Final = 1 << 16
@@ -170,6 +174,8 @@ class ExecRun(Execution):
         stdin: What the program reads; None is an stdin at its end from the beginning.
         feed: True if the caller sends the stdin by :meth:`send` after ``start``.
         plain: A helper of the adapter's own: no variables, no look for memory kills, no second try.
+        mark: What it prints to stdout at the very end if it does all it should. Not a part of the output;
+            an exit code of 0 without it is an error, since a part of the output must be missing.
         folder: Where it starts.
     """
 
@@ -182,6 +188,7 @@ class ExecRun(Execution):
         stdin: bytes | None = None,
         feed: bool = False,
         plain: bool = False,
+        mark: bytes = b"",
         folder: str = WORK,
     ) -> None:
         self._host = host
@@ -190,6 +197,7 @@ class ExecRun(Execution):
         self._stdin = stdin
         self._feed = feed
         self._plain = plain
+        self._mark = mark
         self._folder = folder
         self._tries = 1 if plain or feed else 2
         words = (*argv, *(f"{name}={value}" for name, value in {**host.variables, **self._env}.items()))
@@ -206,7 +214,9 @@ class ExecRun(Execution):
         self._ready: deque[OutputChunk] = deque()
         self._held: OutputChunk | None = None
         self._first = True
+        self._tail = b""
         self._eof = False
+        self._unsure = False
         self._quiet = QUIET_FIRST
         self._final: Mapping[str, Any] | None = None
         self._late = 0
@@ -214,9 +224,8 @@ class ExecRun(Execution):
     async def start(self) -> None:
         """Start the command and give it its stdin."""
         env = {**({} if self._plain else self._host.variables), **self._env, MARKER: self._marker}
-        stdin = self._feed or self._stdin is not None
         try:
-            self._exec = await self._host.create(self._argv, env, stdin=stdin, folder=self._folder)
+            self._exec = await self._host.create(self._argv, env, stdin=self._asks_stdin, folder=self._folder)
             self._asked = True
             self._stream = await self._host.begin(self._exec)
         except EngineError as error:
@@ -230,6 +239,10 @@ class ExecRun(Execution):
                 if not await self.send(view[at : at + CHUNK]):
                     return
             await self.send(None)
+
+    @property
+    def _asks_stdin(self) -> bool:
+        return self._feed or self._stdin is not None
 
     async def send(self, data: memoryview | bytes | None) -> bool:
         """A piece of stdin, None for its end; False if the program reads no more.
@@ -300,7 +313,7 @@ class ExecRun(Execution):
 
     async def _advance(self) -> None:
         """One step towards the end: read, ask, or conclude. Whatever is cancelled is taken up again."""
-        if self._final is not None and (self._eof or self._late > DRAIN_MOST):
+        if self._final is not None and self._complete():
             await self._conclude(self._final)
         elif self._eof:
             await anyio.sleep(self._quiet)
@@ -308,39 +321,55 @@ class ExecRun(Execution):
         else:
             await self._read()
 
+    def _complete(self) -> bool:
+        if self._mark:
+            return self._eof or self._tail == self._mark
+        return self._eof or self._late > DRAIN_MOST
+
     async def _read(self) -> None:
         assert self._stream is not None
         data: bytes | None = None
+        silence = MARK_SILENCE if self._mark else SILENCE
         try:
-            with anyio.move_on_after(self._quiet if self._final is None else DRAIN):
+            with anyio.move_on_after(self._quiet if self._final is None else silence):
                 data = await self._stream.receive()
-        except EngineUnavailable as error:
-            if self._killing is not None and not self._killing.is_set():
-                await self._killing.wait()  # killed from another task, which closed the connection
-            if self.exit is not None:
-                return
-            if self._host.closed:
-                raise killed_here() from error
-            await self._ask()  # a command that ends without reading all its stdin resets the connection
-            if self._final is None:
-                if await self._host.ending.ended():
-                    raise await self._host.ending.explained() from error
-                raise
-            self._eof = True
-            return
+            if data == b"":
+                self._demux.feed(b"")
+                self._demux.next_chunk()  # raises where the other side ended inside a frame
+        except (EngineUnavailable, StreamDamaged) as error:
+            await self._lost(error)
+        else:
+            await self._arrived(data)
+
+    async def _arrived(self, data: bytes | None) -> None:
         if data:
             self._quiet = QUIET_FIRST
             self._late += len(data) if self._final is not None else 0
             self._take(data)
         elif self._final is not None:
-            self._eof = True
+            self._eof, self._unsure = True, data is None
         elif data is None:
             await self._ask()
         else:
             self._eof = True
-            self._demux.feed(b"")
             self._quiet = 0.001
             await self._ask()
+
+    async def _lost(self, error: ConnectError) -> None:
+        """The connection broke: what does that say of the command?"""
+        if self._killing is not None and not self._killing.is_set():
+            await self._killing.wait()  # killed from another task, which closed the connection
+        if self.exit is not None:
+            return
+        if self._host.closed:
+            raise killed_here() from error
+        await self._ask()
+        if self._final is None and await self._host.ending.ended():
+            raise await self._host.ending.explained() from error
+        # a command that ends without reading all its stdin resets the connection; nothing else should
+        if self._final is None or not self._asks_stdin:
+            raise error
+        self._eof = True
 
     async def _ask(self) -> None:
         """Has the command ended?"""
@@ -360,12 +389,21 @@ class ExecRun(Execution):
                 self._held = chunk  # perhaps not the command's; the end tells
             else:
                 self._release()
-                self._ready.append(chunk)
+                self._print(chunk)
             self._first = False
+
+    def _print(self, chunk: OutputChunk) -> None:
+        """Hand it over, all but what may be the mark."""
+        if self._mark and chunk.stream == "stdout":
+            data = self._tail + chunk.data
+            self._tail = data[-len(self._mark) :]
+            chunk = OutputChunk("stdout", data[: -len(self._mark)])
+        if chunk.data:
+            self._ready.append(chunk)
 
     def _release(self) -> None:
         if self._held is not None:
-            self._ready.append(self._held)
+            self._print(self._held)
             self._held = None
 
     def _drain_now(self) -> None:
@@ -396,6 +434,13 @@ class ExecRun(Execution):
             raise await ending.explained()
         ended = Exit(code) if self._plain else await self._judged(code)
         self._release()
+        if self._mark and not code and self._tail != self._mark:
+            raise ConnectError(
+                "The end of what the helper in the sandbox printed did not arrive.",
+                hint="Try again; the connection to the engine may be bad, or the image's shell replaced.",
+            )
+        if self._unsure:
+            ended = replace(ended, notes=(*ended.notes, UNSURE))
         self._end(ended)
 
     async def _judged(self, code: int) -> Exit:

@@ -17,19 +17,21 @@ from sandboxio.errors import (
     ConfigurationError,
     ConnectError,
     FileSystemError,
+    PathNotFound,
     ResourceLimitExceeded,
     SandboxError,
     SandboxGone,
 )
-from sandboxio_docker import engine as engine_client
+from sandboxio_docker import engine as engine_client, exec_run
 from sandboxio_docker.channel import source_bytes
 from sandboxio_docker.channel_exec import ExecChannel
 from sandboxio_docker.ending import Ending
-from sandboxio_docker.engine import Engine
+from sandboxio_docker.engine import Engine, EngineUnavailable
 from sandboxio_docker.exec_files import ExecFiles, escaped
-from sandboxio_docker.exec_run import ExecHost, ExecRun
+from sandboxio_docker.exec_run import UNSURE, ExecHost, ExecRun
+from sandboxio_docker.frames import StreamDamaged
 from tests.fakes.scripted import ScriptedEngine, hangs, sends
-from tests.fakes.server import Connection, Request, answer
+from tests.fakes.server import Connection, Request, Server, answer, listen_tcp, running
 
 UPGRADED = b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
 OLD = b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.docker.raw-stream\r\n\r\n"
@@ -97,15 +99,58 @@ async def test_what_is_asked_of_the_engine(tmp_path: Path) -> None:
         assert marker.startswith("SANDBOXIO_RUN=")
 
 
-async def test_a_child_in_the_background_does_not_hold_the_run(tmp_path: Path) -> None:
-    """Cases 9 and 45: the connection stays open, and the engine says that the command has ended."""
+async def test_a_child_in_the_background_does_not_hold_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cases 9 and 45: the connection stays open, and the engine says that the command has ended.
+
+    Such an end is told, since a connection that stalls looks the same.
+    """
+    monkeypatch.setattr(exec_run, "SILENCE", 0.2)
     async with world(tmp_path) as (fake, host):
         fake.script("POST", "/exec/E/start", sends(UPGRADED + frame(1, b"started\n"), end=False))
         fake.script("GET", "/exec/E/json", sends(answer(200, RUNS)), sends(ended(3)))
         for _ in range(2):
             began = time.monotonic()
-            assert await collect(ExecRun(host, ["sh"])) == (Exit(3), b"started\n", b"")
+            assert await collect(ExecRun(host, ["sh"])) == (Exit(3, notes=(UNSURE,)), b"started\n", b"")
             assert time.monotonic() - began < 2
+
+
+async def test_a_stall_after_the_end_cuts_nothing(tmp_path: Path) -> None:
+    """The engine says that the command has ended, and its output is still on the way."""
+
+    async def stalls(connection: Connection, request: Request) -> None:
+        await connection.send(UPGRADED + frame(1, b"a beginning, "))
+        await anyio.sleep(0.5)
+        await connection.send(frame(1, b"an end"))
+
+    async with world(tmp_path) as (fake, host):
+        fake.script("POST", "/exec/E/start", stalls)
+        assert await collect(ExecRun(host, ["cat"])) == (Exit(0), b"a beginning, an end", b"")
+
+
+@pytest.mark.parametrize("end", [frame(1, b"abc")[:-1], frame(1, b"abc")[:5]], ids=["data", "header"])
+async def test_a_connection_that_ends_inside_a_frame_is_no_end(end: bytes, tmp_path: Path) -> None:
+    async with world(tmp_path) as (fake, host):
+        fake.script("POST", "/exec/E/start", sends(UPGRADED + frame(1, b"x") + end))
+        with pytest.raises(StreamDamaged):
+            await collect(ExecRun(host, ["cat"]))
+
+
+async def test_a_connection_that_is_reset_is_no_end(tmp_path: Path) -> None:
+    """Only a command with an stdin may leave some of it unread."""
+
+    async def closes(connection: Connection, request: Request) -> None:
+        await connection.send(UPGRADED + frame(1, b"a beginning"))
+        connection.reset()
+
+    async with world(tmp_path) as (fake, _), running(Server(fake._play, listen_tcp())) as server:
+        fake.script("POST", "/exec/E/start", closes)
+        engine = Engine(f"tcp://127.0.0.1:{server.address[1]}", environ={})
+        host = ExecHost(engine, "C", Ending(engine, "C", 300.0, 128))
+        with pytest.raises(EngineUnavailable, match="reset"):
+            await collect(ExecRun(host, ["cat"]))
+        host.close()
 
 
 async def test_a_silent_command_is_not_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,8 +269,11 @@ async def test_a_command_that_reads_only_a_part_of_its_stdin(tmp_path: Path) -> 
         assert await collect(run) == (Exit(1), b"", b"disk full\n")
 
 
-async def test_an_engine_that_stops_reading_after_the_end(tmp_path: Path) -> None:
+async def test_an_engine_that_stops_reading_after_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Docker 20.10 now and then neither reads on nor closes when the program has ended."""
+    monkeypatch.setattr(exec_run, "SILENCE", 0.2)
 
     async def stalls(connection: Connection, request: Request) -> None:
         await connection.send(UPGRADED + frame(2, b"disk full\n"))
@@ -236,7 +284,7 @@ async def test_an_engine_that_stops_reading_after_the_end(tmp_path: Path) -> Non
         fake.script("GET", "/exec/E/json", sends(answer(200, RUNS)), sends(ended(1)))
         run = ExecRun(host, ["head"], stdin=bytes(8 << 20))
         with anyio.move_on_after(10) as scope:
-            assert await collect(run) == (Exit(1), b"", b"disk full\n")
+            assert await collect(run) == (Exit(1, notes=(UNSURE,)), b"", b"disk full\n")
         assert not scope.cancelled_caught
         for connection in list(fake.open):
             connection.closed_by_client.set()
@@ -444,12 +492,63 @@ class Nobody:
         raise AssertionError(why)
 
 
-LISTING = b"41ed 4096 ./folder/\n81a4 3 ./a\nb/\na1ff 6 ./link/\n81a4 0 ./\xff/\n//\n./link/\n"
+def helper_prints(
+    fake: ScriptedEngine, *pieces: str, code: int = 0, stall: float = 0.0, end: bool = True
+) -> None:
+    """The next helper prints these pieces, with its mark where they say MARK, and ends with ``code``."""
+    marks: list[bytes] = []
+
+    async def create(connection: Connection, request: Request) -> None:
+        marks.append(request.json["Cmd"][-1].encode())
+        await connection.send(answer(201, {"Id": "E"}))
+
+    async def start(connection: Connection, request: Request) -> None:
+        await connection.send(UPGRADED)
+        for piece in pieces:
+            await connection.send(frame(1, piece.encode("latin-1").replace(b"MARK", marks[-1])))
+            await anyio.sleep(stall)
+        if not end:
+            await connection.until_closed()
+
+    fake.script("POST", "/containers/C/exec", create)
+    fake.script("POST", "/exec/E/start", start)
+    fake.script("GET", "/exec/E/json", sends(ended(code)))
+
+
+async def read(host: ExecHost) -> bytes:
+    got = bytearray()
+    await ExecFiles(host, Nobody).read_file("f", got.extend)
+    return bytes(got)
+
+
+async def test_a_file_is_read_to_its_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever stalls: all of it or an error, also where the connection stays open at the end."""
+    async with world(tmp_path) as (fake, host):
+        helper_prints(fake, "content", "MARK", stall=0.3, end=False)
+        assert await read(host) == b"content"
+        helper_prints(fake, "content, MARK and MARK", "MARK")
+        assert len(await read(host)) == len("content, 0123456789abcdef and 0123456789abcdef")
+        helper_prints(fake, "MARK")
+        assert await read(host) == b""
+        for pieces in (("content",), ("MARK", "content"), ()):
+            helper_prints(fake, *pieces)
+            with pytest.raises(ConnectError, match="did not arrive"):
+                await read(host)
+        monkeypatch.setattr(exec_run, "MARK_SILENCE", 0.2)
+        helper_prints(fake, "content", end=False)
+        with pytest.raises(ConnectError, match="did not arrive"):
+            await read(host)
+        helper_prints(fake, "something", code=64)
+        with pytest.raises(PathNotFound):
+            await read(host)
+
+
+LISTING = "41ed 4096 ./folder/\n81a4 3 ./a\nb/\na1ff 6 ./link/\n81a4 0 ./\xff/\n//\n./link/\n"
 
 
 async def test_a_listing(tmp_path: Path) -> None:
     async with world(tmp_path) as (fake, host):
-        fake.script("POST", "/exec/E/start", sends(UPGRADED + frame(1, LISTING)))
+        helper_prints(fake, LISTING, "MARK")
         found = await ExecFiles(host, Nobody).list_folder("x")
         assert [(entry.path, entry.size, entry.is_dir) for entry in found] == [
             ("x/folder", 0, True),
@@ -462,20 +561,20 @@ async def test_a_listing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "printed",
     [
-        b"",
-        b"a" * 1_000_000,
-        b"81a4 " + b"7" * 5000 + b" ./x/\n//\n",
-        b"7" * 5000 + b" 1 ./x/\n//\n",
-        b"81a4 1 ./" + b"x" * 5000 + b"/\n//\n",
-        b"nonsense\n" + LISTING,
-        LISTING.replace(b"//\n", b"more//\n"),
+        "",
+        "a" * 1_000_000,
+        "81a4 " + "7" * 5000 + " ./x/\n//\n",
+        "7" * 5000 + " 1 ./x/\n//\n",
+        "81a4 1 ./" + "x" * 5000 + "/\n//\n",
+        "nonsense\n" + LISTING,
+        LISTING.replace("//\n", "more//\n"),
     ],
     ids=["nothing", "much", "size", "mode", "name", "before", "after"],
 )
-async def test_a_shell_that_was_replaced_lists_nothing(printed: bytes, tmp_path: Path) -> None:
+async def test_a_shell_that_was_replaced_lists_nothing(printed: str, tmp_path: Path) -> None:
     """What code inside prints instead of a listing takes no time of the host, and its error is typed."""
     async with world(tmp_path) as (fake, host):
-        fake.script("POST", "/exec/E/start", sends(UPGRADED + frame(1, printed)))
+        helper_prints(fake, printed, "MARK")
         with anyio.fail_after(3), pytest.raises(FileSystemError, match="gave no listing"):
             await ExecFiles(host, Nobody).list_folder("/x")
 

@@ -78,10 +78,10 @@ class Inside:
                 data += piece
             self.files[path] = data
             return 0
-        if "exec cat" in script:
+        if 'cat "$p"' in script:
             if path not in self.files:
                 return 64
-            await io.write(self.files[path])
+            await io.write(self.files[path] + arguments[1].encode())
             return 0
         if "rm -rf" in script:
             return 0 if self.files.pop(path, None) is not None else 64
