@@ -66,16 +66,16 @@ class Ending:
                 code = _attributes(event).get("exitCode")
         return self._told(code, oom=oom and str(code) == "137", outside=outside)
 
-    async def ends(self) -> bool:
+    async def ends(self, *, likely: bool = False) -> bool:
         """As :meth:`ended`, when a process of the container was killed and the rest may follow.
 
-        Where the engine has seen a kill, or the lifetime is over, the end is waited for: the engine may
-        tell of each process on its own first, and seconds may pass until it tells of the container.
+        Where it is ``likely``, the engine has seen a kill, or the lifetime is over, the end is waited for:
+        the engine may tell of each process on its own first, and only seconds later of the container.
         """
         until = time.monotonic() + FOLLOWS
         while not await self.ended():
             events = await self.past_events()
-            near = self.lifetime_over or any(_action(event) in ("kill", "oom") for event in events)
+            near = likely or self.lifetime_over or any(_action(event) in ("kill", "oom") for event in events)
             if time.monotonic() > until + (FOLLOWS_KILL if near else 0):
                 return False
             await anyio.sleep(0.02)

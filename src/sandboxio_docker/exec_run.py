@@ -33,7 +33,7 @@ from sandboxio.models import OutputChunk
 from .channel import too_long
 from .ending import Ending, killed_here
 from .engine import Engine, EngineError, EngineUnavailable, Fault, Hijacked
-from .faults import classify
+from .faults import MAX_REASON, classify
 from .frames import Demultiplexer, StreamDamaged
 from .hostconfig import MAX_PIDS, WORK
 from .killer import DEAD, MARKER, kill_command, new_marker
@@ -80,7 +80,13 @@ done"""
 _MENDABLE: Final = (Fault.NO_SUCH_FOLDER, Fault.START_INTERRUPTED)
 _PROGRAM: Final = (Fault.NO_SUCH_PROGRAM, Fault.NOT_EXECUTABLE, Fault.NO_SUCH_FOLDER)
 """Reasons that lie in the command: a result with 127 or 126. All others are errors."""
-_NOT_STARTED: Final = (*_PROGRAM, Fault.NO_SUCH_USER, Fault.NO_PROCESSES, Fault.START_INTERRUPTED)
+_NOT_STARTED: Final = (
+    *_PROGRAM,
+    Fault.NO_SUCH_USER,
+    Fault.NO_PROCESSES,
+    Fault.START_INTERRUPTED,
+    Fault.NOT_RUNNING,
+)
 """What newer engines answer before the upgrade, and older ones write into the output."""
 
 
@@ -462,6 +468,7 @@ class ExecRun(Execution):
 
     async def _not_started(self, reason: str) -> None:
         """The engine could not start the command, which therefore has done nothing."""
+        reason = reason[:MAX_REASON]
         fault = classify(0, reason)
         self._tries -= 1
         if fault in _MENDABLE and self._tries:
@@ -480,8 +487,11 @@ class ExecRun(Execution):
         self._end(Exit(127 if fault is Fault.NO_SUCH_PROGRAM else 126))
 
     async def _unserved(self, fault: Fault, text: str) -> SandboxError:
-        """The error for a start that failed for the engine's reasons: never dressed as a command's output."""
-        if fault is Fault.NOT_RUNNING or await self._host.ending.ends():
+        """The error for a start that failed for the engine's reasons: never dressed as a command's output.
+
+        What ends a handle for ever is believed of the engine's state only, never of a text.
+        """
+        if await self._host.ending.ends(likely=fault is Fault.NOT_RUNNING):
             return await self._host.ending.explained()
         if fault is Fault.NO_PROCESSES:
             return ResourceLimitExceeded(

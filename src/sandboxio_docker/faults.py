@@ -67,12 +67,25 @@ class Fault(Enum):
     OTHER = "engine failure"
 
 
+_QUOTED: Final = r'"(?:[^"\\]|\\.)*"'
+"""A string as Go's %q writes it: no quote in it without a backslash, so nothing in it can end it."""
+_NOWHERE: Final = (
+    "(executable file not found|no such file|not a directory|file name too long|too many levels of symbolic)"
+)
+
 _TABLE: Final[tuple[tuple[str, Fault], ...]] = (
     # Whole sentences first: what follows in them is a name of the user's and may say anything.
     (r"^could not find the file|^no such file or directory$", Fault.NO_SUCH_PATH),
     (r"^no such image", Fault.NO_SUCH_IMAGE),
     (r"^no such container", Fault.NO_SUCH_CONTAINER),
     (r"^no such exec|no such exec session", Fault.NO_SUCH_EXEC),
+    # The runtime's sentence of a program. One who chooses its name chooses no other fault by it.
+    (rf"in sandbox: error finding executable {_QUOTED} in PATH", Fault.NO_SUCH_PROGRAM),
+    (r"in sandbox: failed to load .*: no such file", Fault.NO_SUCH_PROGRAM),
+    (r"in sandbox: failed to load .*: permission denied", Fault.NOT_EXECUTABLE),
+    (rf'^[^"]*exec: {_QUOTED}: (stat .*: )?{_NOWHERE}', Fault.NO_SUCH_PROGRAM),
+    (rf'^[^"]*exec: {_QUOTED}: (permission denied|is a directory)', Fault.NOT_EXECUTABLE),
+    (r'exec: "(?:[^"\\]|\\.)*$', Fault.NO_SUCH_PROGRAM),  # cut off inside a name longer than any real one
     (r"name \S+ is already in use", Fault.NAME_IN_USE),
     (r"cannot remove .* running", Fault.CONFLICT),
     (r"client version .* is too (old|new)|API version .* is not supported", Fault.API_VERSION),
@@ -105,8 +118,7 @@ _TABLE: Final[tuple[tuple[str, Fault], ...]] = (
     ),
     (r"read-only file system|is marked read-only", Fault.READ_ONLY),
     (r"executable file .*not found|exec: .*: no such file|stat .*: no such file", Fault.NO_SUCH_PROGRAM),
-    (r"error finding executable|in sandbox: failed to load .*: no such file", Fault.NO_SUCH_PROGRAM),
-    (r"exec: .*: is a directory|exec format error|: is a directory: unknown", Fault.NOT_EXECUTABLE),
+    (r"exec format error|: is a directory: unknown", Fault.NOT_EXECUTABLE),
     (r"exec.*permission denied", Fault.NOT_EXECUTABLE),
 )
 _PATTERNS: Final = tuple((re.compile(pattern, re.IGNORECASE | re.DOTALL), fault) for pattern, fault in _TABLE)

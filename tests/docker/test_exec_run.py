@@ -22,7 +22,7 @@ from sandboxio.errors import (
     SandboxError,
     SandboxGone,
 )
-from sandboxio_docker import engine as engine_client, exec_run
+from sandboxio_docker import ending, engine as engine_client, exec_run
 from sandboxio_docker.channel import source_bytes
 from sandboxio_docker.channel_exec import ExecChannel
 from sandboxio_docker.ending import Ending
@@ -235,7 +235,6 @@ async def test_an_interrupted_start_is_tried_once_more(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "kind"),
     [
-        ("cannot exec in a stopped state: unknown", SandboxGone),
         ("OCI runtime exec failed: exec failed: error executing setns process: exit status 1", ConnectError),
         ("OCI runtime exec failed: fork: resource temporarily unavailable", ResourceLimitExceeded),
         ("unable to find user x: no matching entries in passwd file", ConnectError),
@@ -253,6 +252,44 @@ async def test_a_failure_of_the_engine_is_no_result(
         fake.script("GET", "/exec/E/json", sends(ended(126, pid=0)))
         with pytest.raises(kind):
             await collect(ExecRun(host, ["true"]))
+
+
+STOPPED = "OCI runtime exec failed: exec failed: cannot exec in a stopped state: unknown"
+
+
+@pytest.mark.parametrize("by_status", [False, True])
+async def test_a_container_counts_as_gone_once_the_engine_says_so(
+    by_status: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Case 17: an exec that meets the end of its container; the runtime may know of it before the engine."""
+    async with world(tmp_path) as (fake, host):
+        told = answer(500, {"message": STOPPED})
+        start = told if by_status else UPGRADED + frame(1, f"{STOPPED}\r\n".encode())
+        fake.script("POST", "/exec/E/start", sends(start))
+        fake.script("GET", "/exec/E/json", sends(ended(126, pid=0)))
+        running, over = (answer(200, {"State": {"Running": runs, "ExitCode": 0}}) for runs in (True, False))
+        fake.script("GET", "/containers/C/json", *[sends(running)] * 8, sends(over))
+        with pytest.raises(SandboxGone):
+            await collect(ExecRun(host, ["true"]))
+        monkeypatch.setattr(ending, "FOLLOWS_KILL", 0.2)
+        fake.script("GET", "/containers/C/json", sends(running))
+        with pytest.raises(ConnectError, match="could not start") as caught:
+            await collect(ExecRun(host, ["true"]))
+        assert not isinstance(caught.value, SandboxGone)
+
+
+@pytest.mark.parametrize("name", ["is not running", "unauthorized", "pid limit", "container is paused"])
+@pytest.mark.parametrize("by_status", [False, True])
+async def test_the_name_of_a_program_is_no_failure_of_the_engine(
+    name: str, by_status: bool, tmp_path: Path
+) -> None:
+    words = NOT_FOUND.replace('"x"', f'"{name}"') + "executable file not found in $PATH: unknown"
+    async with world(tmp_path) as (fake, host):
+        told = answer(400, {"message": words})
+        start = told if by_status else UPGRADED + frame(1, f"{words}\r\n".encode())
+        fake.script("POST", "/exec/E/start", sends(start))
+        fake.script("GET", "/exec/E/json", sends(ended(126, pid=0)))
+        assert await collect(ExecRun(host, [name])) == (Exit(127), b"", f"{words}\n".encode())
 
 
 async def test_a_command_that_reads_only_a_part_of_its_stdin(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import time
 
@@ -101,6 +102,49 @@ TEXTS = [
     (503, "", Fault.OTHER),
     (0, "", Fault.OTHER),
 ]
+
+
+NAMES = [
+    "is not running",
+    "container is paused",
+    "unauthorized",
+    "pid limit",
+    "no such container",
+    "chdir to cwd",
+    "interrupted system call",
+    'a "quoted": permission denied',
+    'exec: "x": permission denied',
+    'exec: "x": executable file not found',
+    "ends with exec: ",
+    "\\",
+    "new\nline",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("status", [400, 0])
+def test_a_program_may_have_any_name(name: str, status: int) -> None:
+    quoted = json.dumps(name)  # as Go's %q, for these
+    reason = f"{NEW_OCI}exec: {quoted}: "
+    assert classify(status, f"{reason}executable file not found in $PATH: unknown") is Fault.NO_SUCH_PROGRAM
+    stat = f"{reason}stat {name}: "
+    nowhere = (
+        "no such file or directory",
+        "not a directory",
+        "file name too long",
+        "too many levels of symbolic links",
+    )
+    for words in nowhere:
+        assert classify(status, f"{stat}{words}: unknown") is Fault.NO_SUCH_PROGRAM
+    for words in ("permission denied", "is a directory"):
+        assert classify(status, f"{reason}{words}: unknown") is Fault.NOT_EXECUTABLE
+    gvisor = SENTRY.replace('"x"', quoted)
+    missing = f"{gvisor}error finding executable {quoted} in PATH [/bin]: no such file or directory"
+    assert classify(status, missing) is Fault.NO_SUCH_PROGRAM
+    assert classify(status, f"{gvisor}failed to load {name}: no such file") is Fault.NO_SUCH_PROGRAM
+    assert classify(status, f"{gvisor}failed to load {name}: permission denied") is Fault.NOT_EXECUTABLE
+    cut = f"{NEW_OCI}exec: {json.dumps(name * MAX_REASON)}"[:MAX_REASON]
+    assert classify(status, cut) is Fault.NO_SUCH_PROGRAM
 
 
 @pytest.mark.parametrize(("status", "text", "fault"), TEXTS)
