@@ -293,7 +293,11 @@ class ExecRun(Execution):
         return self.exit.exit_code if self.exit else None, bytes(output)
 
     async def kill(self) -> None:
-        """Kill the command with its descendants; see ``killer.py`` for what is found."""
+        """Kill the command with its descendants; see ``killer.py`` for what is found.
+
+        The helper is a shell of the image, which root inside can replace. So it is the engine that says
+        whether the command has ended; of its descendants, which the engine does not know, the helper.
+        """
         if self.exit is not None:
             return
         self._killing = anyio.Event()
@@ -309,6 +313,8 @@ class ExecRun(Execution):
         self.close()
         if self._asked and await self._has_started() and not (self._feed and await self._leaves()):
             await self._host.kill(self._marker)
+            while not await self._leaves():
+                pass  # the caller's bound ends this, and then the sandbox
         self._end(Exit(KILLED))
 
     def close(self) -> None:

@@ -30,6 +30,7 @@ from sandboxio_docker.engine import Engine, EngineUnavailable
 from sandboxio_docker.exec_files import ExecFiles, escaped
 from sandboxio_docker.exec_run import UNSURE, ExecHost, ExecRun
 from sandboxio_docker.frames import StreamDamaged
+from sandboxio_docker.killer import DEAD
 from tests.fakes.scripted import ScriptedEngine, hangs, sends
 from tests.fakes.server import Connection, Request, Server, answer, listen_tcp, running
 
@@ -444,6 +445,25 @@ async def test_an_engine_that_says_nothing_is_bounded_by_the_caller(tmp_path: Pa
             await run.start()
         assert scope.cancelled_caught
         run.close()
+
+
+NOT_YET = {"Running": False, "ExitCode": None, "Pid": 0}
+
+
+async def test_dead_is_what_the_engine_says(tmp_path: Path) -> None:
+    """The helper that kills is a shell of the image; code inside may have replaced it."""
+    async with world(tmp_path) as (fake, host):
+        fake.script("POST", "/exec/E/start", sends(UPGRADED, end=False), sends(UPGRADED + frame(1, DEAD)))
+        fake.script("GET", "/exec/E/json", sends(answer(200, RUNS)))
+        run = ExecRun(host, ["sleep", "60"])
+        await run.start()
+        with anyio.move_on_after(1) as bound:
+            await run.kill()
+        assert bound.cancelled_caught
+        assert run.exit is None
+        fake.script("GET", "/exec/E/json", *[sends(answer(200, RUNS))] * 3, sends(ended(137)))
+        await run.kill()
+        assert run.exit == Exit(137)
 
 
 # What is sent

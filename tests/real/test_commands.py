@@ -221,6 +221,23 @@ async def test_a_stream_that_is_left_is_dead(sandbox: DockerSandbox) -> None:
     assert left.stdout == ""
 
 
+LIAR = """#!/bin/bash
+case "$*" in *sandboxio-kill*) echo dead; exit 0 ;; esac
+exec bash "$@"
+"""
+
+
+@pytest.mark.parametrize("channel", ["exec"])
+async def test_a_replaced_shell_saves_no_run(sandbox: DockerSandbox) -> None:
+    """Root inside may replace the shell that kills; what it says of the command is looked up outside."""
+    replace = 'printf %s "$1" >/bin/sh.new && chmod 755 /bin/sh.new && mv -f /bin/sh.new /bin/sh'
+    assert (await sandbox.run(["bash", "-c", replace, "x", LIAR])).exit_code == 0
+    with pytest.raises(ExecutionTimeout):
+        await sandbox.run(["sleep", "600"], timeout=1)
+    with pytest.raises(SandboxGone, match="the whole sandbox was ended"):
+        await sandbox.run(["true"])
+
+
 def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
