@@ -28,7 +28,7 @@ Source: Docker Engine API v1.41 to v1.52, https://docs.docker.com/reference/api/
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -181,12 +181,19 @@ class Engine:
             exchange.close()
 
     async def upgrade(
-        self, method: str, path: str, *, params: Params | None = None, json: object = None
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params | None = None,
+        json: object = None,
+        sending: Callable[[], None] = lambda: None,
     ) -> Hijacked:
         """A request that turns its connection into a raw one (attach, exec start); the caller closes it.
 
         Both ``101`` and, from engines that upgrade without saying so, ``200`` are taken. Cancelled: the
-        connection is closed; what the engine had started by then, it has started.
+        connection is closed; what the engine had started by then, it has started. However this ends,
+        ``sending`` has been called if a byte of the request may have reached the engine.
         """
         await self.negotiate()
         upgrade = {"Upgrade": "tcp", "Connection": "Upgrade"}
@@ -205,6 +212,8 @@ class Engine:
             wire, early = exchange.detach()
             return Hijacked(request.operation, wire, early)
         finally:
+            if exchange.sent:
+                sending()
             exchange.close()
 
     def forget_version(self) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -52,8 +52,8 @@ DRAIN_MOST: Final = 16 << 20
 """Bytes that a background child may add meanwhile before the run is over all the same."""
 SEND_PATIENCE: Final = 0.5
 """Seconds in which a piece of stdin must be taken before the engine is asked whether anybody reads it."""
-UNSENT: Final = 0.3
-"""Seconds after which a start that the engine does not know counts as never sent."""
+REFUSED: Final = 0.3
+"""Seconds after which a start that the engine has refused certainly did not happen all the same."""
 HELPER_OUTPUT: Final = 1 << 16
 """Bytes of a helper's output that are kept."""
 UNSURE: Final = "The engine kept the output open after the command's end; what came later may be missing."
@@ -119,10 +119,10 @@ class ExecHost:
         self.podman = (await self.engine.negotiate()).podman
         return str(answer["Id"])
 
-    async def begin(self, exec_id: str) -> Hijacked:
-        """Start it. Cancelled, it may start all the same."""
+    async def begin(self, exec_id: str, sending: Callable[[], None] = lambda: None) -> Hijacked:
+        """Start it. Cancelled, it may start all the same if ``sending`` was called."""
         body = {"Detach": False, "Tty": False}
-        stream = await self.engine.upgrade("POST", f"/exec/{exec_id}/start", json=body)
+        stream = await self.engine.upgrade("POST", f"/exec/{exec_id}/start", json=body, sending=sending)
         self.streams.add(stream)
         return stream
 
@@ -214,7 +214,7 @@ class ExecRun(Execution):
 
     def _reset(self) -> None:
         self._exec = ""
-        self._asked = False
+        self._asked = self._refused = False
         self._stream: Hijacked | None = None
         self._demux = Demultiplexer()
         self._ready: deque[OutputChunk] = deque()
@@ -232,9 +232,9 @@ class ExecRun(Execution):
         env = {**({} if self._plain else self._host.variables), **self._env, MARKER: self._marker}
         try:
             self._exec = await self._host.create(self._argv, env, stdin=self._asks_stdin, folder=self._folder)
-            self._asked = True
-            self._stream = await self._host.begin(self._exec)
+            self._stream = await self._host.begin(self._exec, self._sending)
         except EngineError as error:
+            self._refused = True
             if error.fault in _NOT_STARTED:
                 await self._not_started(error.reason)
                 return
@@ -245,6 +245,9 @@ class ExecRun(Execution):
                 if not await self.send(view[at : at + CHUNK]):
                     return
             await self.send(None)
+
+    def _sending(self) -> None:
+        self._asked = True
 
     @property
     def _asks_stdin(self) -> bool:
@@ -311,10 +314,10 @@ class ExecRun(Execution):
         # Unread output would keep the engine from telling of any end in this container for seconds; and
         # a helper whose stdin ends tidies up after itself.
         self.close()
-        if self._asked and await self._has_started() and not (self._feed and await self._leaves()):
+        over = not self._asked or not await self._has_started() or (self._feed and await self._leaves())
+        while not over:  # the caller's bound ends this, and then the sandbox
             await self._host.kill(self._marker)
-            while not await self._leaves():
-                pass  # the caller's bound ends this, and then the sandbox
+            over = await self._leaves()  # if not, the runtime may not have given it its environment yet
         self._end(Exit(KILLED))
 
     def close(self) -> None:
@@ -385,13 +388,16 @@ class ExecRun(Execution):
 
     async def _ask(self) -> None:
         """Has the command ended?"""
-        try:
-            state = await self._host.state(self._exec)
-        except EngineError as error:
-            raise await self._host.ending.translated(error) from error
+        state = await self._state()
         if not state.get("Running") and state.get("ExitCode") is not None:
             self._final = state
         self._quiet = min(self._quiet * 2, QUIET_MOST)
+
+    async def _state(self) -> Mapping[str, Any]:
+        try:
+            return await self._host.state(self._exec)
+        except EngineError as error:
+            raise await self._host.ending.translated(error) from error
 
     def _take(self, data: bytes) -> None:
         self._demux.feed(data)
@@ -517,25 +523,25 @@ class ExecRun(Execution):
     async def _leaves(self) -> bool:
         """Wait a moment for the command to end by itself; True if it did."""
         for _ in range(LEAVING):
-            state = await self._host.state(self._exec)
+            state = await self._state()
             if not state.get("Running"):
                 return True
             await anyio.sleep(0.01)
         return False
 
     async def _has_started(self) -> bool:
-        """Wait until it is clear whether the command runs: a cancelled start may still be on its way."""
-        patience = UNSENT
+        """Wait until it is clear whether the command runs: a cancelled start may still be on its way.
+
+        It may stay so for ever on a bad connection; then the caller's bound ends this, and the sandbox.
+        """
+        patience = REFUSED
         while True:
-            try:
-                state = await self._host.state(self._exec)
-            except EngineError as error:
-                raise await self._host.ending.translated(error) from error
+            state = await self._state()
             if state.get("ExitCode") is not None:
                 return False
             if state.get("Running") and state.get("Pid"):
                 return True
-            if not state.get("Running"):
+            if not state.get("Running") and self._refused:
                 if patience <= 0:
                     return False
                 patience -= 0.01

@@ -466,6 +466,64 @@ async def test_dead_is_what_the_engine_says(tmp_path: Path) -> None:
         assert run.exit == Exit(137)
 
 
+async def test_a_container_that_ends_under_a_kill(tmp_path: Path) -> None:
+    async with world(tmp_path) as (fake, host):
+        fake.script("POST", "/exec/E/start", sends(UPGRADED, end=False), sends(UPGRADED + frame(1, DEAD)))
+        gone = answer(404, {"message": "No such exec instance: E"})
+        fake.script("GET", "/exec/E/json", sends(answer(200, RUNS)), sends(gone))
+        die = {"Action": "die", "Actor": {"ID": "C", "Attributes": {"exitCode": "9"}}}
+        fake.script("GET", "/events", sends(answer(200, json.dumps(die).encode() + b"\n")))
+        run = ExecRun(host, ["sleep", "60"])
+        await run.start()
+        with pytest.raises(SandboxGone, match="exit code 9"):
+            await run.kill()
+
+
+async def test_a_start_that_arrives_late_is_killed(tmp_path: Path) -> None:
+    """Once a byte of it has left, the engine may start the command whenever the rest arrives."""
+    async with world(tmp_path) as (fake, host):
+        fake.script("POST", "/exec/E/start", hangs(), sends(UPGRADED + frame(1, DEAD)))
+        late = [sends(answer(200, NOT_YET))] * 60
+        fake.script("GET", "/exec/E/json", *late, sends(answer(200, RUNS)), sends(ended(137)))
+        run = ExecRun(host, ["sleep", "60"])
+        with anyio.move_on_after(0.2):
+            await run.start()
+        await run.kill()
+        assert "sandboxio-kill" in created(fake)[-1]["Cmd"]
+        fake.script("POST", "/exec/E/start", hangs())
+        fake.script("GET", "/exec/E/json", sends(answer(200, NOT_YET)))
+        never = ExecRun(host, ["sleep", "60"])
+        with anyio.move_on_after(0.2):
+            await never.start()
+        with anyio.move_on_after(1) as bound:
+            await never.kill()
+        assert bound.cancelled_caught, "nobody knows whether it will start"
+
+
+async def test_a_start_that_was_not_sent_or_was_refused_needs_no_kill(tmp_path: Path) -> None:
+    async with world(tmp_path) as (fake, host):
+        fake.script("GET", "/exec/E/json", sends(answer(200, NOT_YET)))
+
+        async def last_answer(connection: Connection, request: Request) -> None:
+            fake.path.rename(fake.path.with_name("away"))
+            await connection.send(answer(201, {"Id": "E"}))
+
+        fake.script("POST", "/containers/C/exec", last_answer)
+        run = ExecRun(host, ["sleep", "60"])
+        with pytest.raises(EngineUnavailable):
+            await run.start()
+        fake.path.with_name("away").rename(fake.path)
+        with anyio.fail_after(1):
+            await run.kill()
+        fake.script("POST", "/containers/C/exec", sends(answer(201, {"Id": "E"})))
+        fake.script("POST", "/exec/E/start", sends(answer(409, {"message": "Container C is paused"})))
+        run = ExecRun(host, ["sleep", "60"])
+        with pytest.raises(ConnectError):
+            await run.start()
+        with anyio.fail_after(2):
+            await run.kill()
+
+
 # What is sent
 
 
