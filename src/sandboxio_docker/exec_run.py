@@ -66,7 +66,7 @@ _REFUSAL = re.compile(
 )
 """How the engine's own words begin where a command's output should."""
 _PODMAN_REFUSAL = re.compile(rb"Error: (runc|crun|OCI runtime)", re.IGNORECASE)
-"""The same for Podman, where nothing else tells a start that failed from a command that did."""
+"""The same for Podman, where nothing else tells a start that failed from a command that prints this."""
 _TOO_LONG = re.compile(rb"exec [^\n]*: argument list too long\s*\Z")
 """The runtime's words for E2BIG; its exit code is 1. A command may print the same."""
 LONG: Final = 1 << 16
@@ -138,7 +138,7 @@ class ExecHost:
         output = b""
         with suppress(SandboxError):  # no process left to ask with: the run's own end is worth more
             _, output = await ExecRun(self, ["/bin/sh", "-c", _OOMS], plain=True, folder="/").whole()
-        return int(output) if output.strip().isdigit() else self.ending.ooms_told
+        return int(output) if re.fullmatch(rb"\s*\d{1,18}\s*", output) else self.ending.ooms_told
 
     def end(self, stream: Hijacked | None) -> None:
         """Close the connection of one exec."""
@@ -441,6 +441,9 @@ class ExecRun(Execution):
 
     async def _conclude(self, state: Mapping[str, Any]) -> None:
         code = int(state["ExitCode"])
+        if self._held is not None and self._host.podman and code in (126, 127):
+            await self._perhaps_not_started(code, self._held.data)
+            return
         if self._held is not None and code in (126, 127) and not state.get("Pid"):
             await self._not_started(self._held.data.decode("utf-8", "replace"))
             return
@@ -497,6 +500,17 @@ class ExecRun(Execution):
             raise await self._unserved(fault, text)
         self._ready.append(OutputChunk("stderr", f"{text}\n".encode()))
         self._end(Exit(127 if fault is Fault.NO_SUCH_PROGRAM else 126))
+
+    async def _perhaps_not_started(self, code: int, words: bytes) -> None:
+        """As :meth:`_not_started` on Podman, where nothing tells its words from a command's own.
+
+        So there is no second try, which would run such a command twice, and no error that is made of words.
+        """
+        if await self._host.ending.ends():
+            raise await self._host.ending.explained()
+        self._held = None
+        self._ready.append(OutputChunk("stderr", words))
+        self._end(Exit(code))
 
     async def _unserved(self, fault: Fault, text: str) -> SandboxError:
         """The error for a start that failed for the engine's reasons: never dressed as a command's output.

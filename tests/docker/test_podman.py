@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from sandboxio.adapter import Exit
-from sandboxio.errors import ConnectError, CreationError
+from sandboxio.errors import ConnectError, CreationError, SandboxGone
 from sandboxio.models import Resources
 from sandboxio_docker import DockerBackend, ending as ending_module
 from sandboxio_docker.ending import Ending
@@ -166,6 +166,48 @@ async def test_a_program_that_the_image_lacks(tmp_path: Path) -> None:
         fake.script("POST", "/exec/E/start", printed(2, words))
         code, output = await ExecRun(host, ["nope"]).whole()
         assert (code, output) == (127, words)
+
+
+@pytest.mark.parametrize("code", [126, 127])
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"Error: runc: interrupted system call\n",
+        b"Error: runc: chdir to cwd: no such file or directory\n",
+        b"Error: OCI runtime: it is not running\n",
+        b"Error: crun: resource temporarily unavailable\n",
+        b"Error: runc: unable to find user x\n",
+    ],
+)
+async def test_a_command_that_prints_what_podman_would_say(code: int, words: bytes, tmp_path: Path) -> None:
+    """It is not run twice, and is neither an error nor the sandbox's end."""
+    async with world(tmp_path, over(code)) as (fake, host):
+        fake.script("POST", "/exec/E/start", printed(1, words))
+        run = ExecRun(host, ["bash"])
+        await run.start()
+        chunk = await run.receive()
+        assert chunk is not None
+        assert (chunk.stream, chunk.data) == ("stderr", words)
+        assert await run.receive() is None
+        assert run.exit == Exit(code)
+        assert sum(request.path.endswith("/start") for request in fake.requests) == 1
+
+
+async def test_a_start_that_meets_the_end_of_its_container(tmp_path: Path) -> None:
+    async with world(tmp_path, over(126)) as (fake, host):
+        fake.script("POST", "/exec/E/start", printed(2, b"Error: runc: container not running\n"))
+        fake.script("GET", "/events", tells(chunk("die", exitCode="7")))
+        with pytest.raises(SandboxGone, match="exit code 7"):
+            await ExecRun(host, ["true"]).whole()
+
+
+@pytest.mark.parametrize("count", [b"7" * 5000, b"-1\n", b"1 2\n", "\N{ARABIC-INDIC DIGIT TWO}".encode()])
+async def test_a_count_of_memory_kills_is_not_believed_blindly(count: bytes, tmp_path: Path) -> None:
+    async with world(tmp_path, over(137)) as (fake, host):
+        fake.script("POST", "/exec/E/start", printed(1, b""), printed(1, count))
+        run = ExecRun(host, ["python3"])
+        await run.whole()
+        assert run.exit == Exit(137)
 
 
 async def test_a_memory_kill_is_counted_inside(tmp_path: Path) -> None:
