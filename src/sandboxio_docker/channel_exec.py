@@ -19,6 +19,8 @@ _FIND_PYTHON: Final = (
 )
 _BYTES: Final = 'n=$#; for a; do a=$(printf %b. "$a"); set -- "$@" "${a%.}"; done; shift $n; exec "$@"'
 """Turns the notation of ``printf %b`` back into bytes; ``$(...)`` would drop newlines at an end."""
+_SIZED: Final = 'n=$1; shift; head -c "$n" | "$@"'
+"""Gives a program the first ``$1`` bytes as its whole stdin."""
 
 
 class ExecChannel(Channel):
@@ -52,10 +54,17 @@ class ExecChannel(Channel):
         return ExecRun(self._host, list(_transportable(argv)), env=env)
 
     def code(self, code: str, *, seconds: float) -> ExecRun:
-        """The interpreter reads the code from its stdin, so its size has no limit."""
+        """The interpreter reads the code from its stdin, so its size has no limit.
+
+        A connection over TLS cannot be closed in one direction, so there the code's size says where it ends.
+        """
         find = [SHELL, "-c", _FIND_PYTHON]
         argv = find if self._interpreter is None else [self._interpreter, "-X", "utf8", "-"]
-        return ExecRun(self._host, argv, stdin=source_bytes(code))
+        source = source_bytes(code)
+        sized = self._host.engine.endpoint.tls is not None
+        if sized:
+            argv = [SHELL, "-c", _SIZED, "sh", str(len(source)), *argv]
+        return ExecRun(self._host, argv, stdin=source, sized=sized)
 
     def close(self) -> None:
         """Close every connection; process 1 ends with its own."""

@@ -178,6 +178,7 @@ class ExecRun(Execution):
         argv: Program and arguments, no shell.
         env: This run's own variables, on top of the sandbox's.
         stdin: What the program reads; None is an stdin at its end from the beginning.
+        sized: True if the program knows where its ``stdin`` ends; then no end of it is sent.
         feed: True if the caller sends the stdin by :meth:`send` after ``start``.
         plain: A helper of the adapter's own: no variables, no look for memory kills, no second try.
         mark: What it prints to stdout at the very end if it does all it should. Not a part of the output;
@@ -192,6 +193,7 @@ class ExecRun(Execution):
         *,
         env: Mapping[str, str] | None = None,
         stdin: bytes | None = None,
+        sized: bool = False,
         feed: bool = False,
         plain: bool = False,
         mark: bytes = b"",
@@ -201,6 +203,7 @@ class ExecRun(Execution):
         self._argv = argv
         self._env = env or {}
         self._stdin = stdin
+        self._sized = sized
         self._feed = feed
         self._plain = plain
         self._mark = mark
@@ -244,7 +247,8 @@ class ExecRun(Execution):
             for at in range(0, len(view), CHUNK):
                 if not await self.send(view[at : at + CHUNK]):
                     return
-            await self.send(None)
+            if not self._sized:
+                await self.send(None)
 
     def _sending(self) -> None:
         self._asked = True
