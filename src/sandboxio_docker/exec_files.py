@@ -82,8 +82,10 @@ else
   mkdir "$p" || exit 70
 fi
 """
+# With a slash behind it rm would empty the folder that a link leads to, and keep the link.
 _REMOVE: Final = """
 there
+while [ "${p%/}" != "$p" ] && [ "$p" != / ]; do p=${p%/}; done
 rm -rf "$p" || exit 70
 """
 

@@ -84,9 +84,12 @@ if [[ $2 ]]; then exec mkdir -p -- "$1"; fi
 exec mkdir -- "$1"
 """
 
+# With a slash behind it rm would empty the folder that a link leads to, and keep the link.
 _REMOVE: Final = r"""
 [[ -e $1 || -L $1 ]] || exit 66
-exec rm -rf -- "$1"
+path=$1
+while [[ $path == ?*/ ]]; do path=${path%/}; done
+exec rm -rf -- "$path"
 """
 
 _DISCARD: Final = r"""

@@ -626,6 +626,20 @@ async def test_links_are_followed_when_written(standin: StandInProcess) -> None:
         assert await sandbox.files.read("real/file"), "a link is removed, not followed"
 
 
+async def test_a_link_with_a_slash_behind_it_is_removed_and_not_emptied(standin: StandInProcess) -> None:
+    async with a_sandbox() as sandbox:
+        await sandbox.run("mkdir -p real/sub; echo kept >real/sub/file; ln -s real link; ln -s nowhere lost")
+        for path in ("lost/", "real/sub/file/"):
+            with pytest.raises(PathNotFound):
+                await sandbox.files.remove(path)
+        await sandbox.files.remove("link//")
+        assert await sandbox.files.read("real/sub/file") == b"kept\n"
+        await sandbox.files.remove("real//")
+        assert [item.path for item in await sandbox.files.ls(".")] == ["./lost"]
+        with pytest.raises(FileSystemError):
+            await sandbox.files.remove("//")
+
+
 async def test_a_full_disk_is_named(standin: StandInProcess) -> None:
     async with a_sandbox() as sandbox:
         code, _, _ = await sandbox._place.envd.run(

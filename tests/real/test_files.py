@@ -143,6 +143,16 @@ async def test_through_links_and_mounts(sandbox: DockerSandbox) -> None:
         await sandbox.files.write("/proc/sys/x", b"")
 
 
+async def test_a_link_with_a_slash_behind_it_is_removed_and_not_emptied(sandbox: DockerSandbox) -> None:
+    assert (await sandbox.run("mkdir -p real/sub; echo kept >real/sub/file; ln -s real link")).ok
+    await sandbox.files.remove("link//")
+    assert await sandbox.files.read("real/sub/file") == b"kept\n"
+    await sandbox.files.remove("real//")
+    assert await sandbox.files.ls(".") == []
+    with pytest.raises(FileSystemError):
+        await sandbox.files.remove("//")
+
+
 async def test_modes(sandbox: DockerSandbox, tmp_path: Path) -> None:
     """Case 54: an upload keeps its bits, a new file has 0644, an overwritten one what it had."""
     local = tmp_path / "tool"
