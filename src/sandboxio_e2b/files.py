@@ -193,7 +193,8 @@ class Files:
 
         Cancelled, or when ``sink`` raises, it is killed like any command.
         """
-        run = CommandRun(self._place, tuple(program(_START + text, path, *arguments)), {})
+        given = "./-" if path == "-" else path  # for cat and stat "-" is their standard input
+        run = CommandRun(self._place, tuple(program(_START + text, given, *arguments)), {})
         said = bytearray()
         async with running(run, self._owner):
             await run.start()

@@ -737,6 +737,7 @@ class TestMissingFilesAreEmpty(Broken):
     catches: ClassVar = {
         "test_files_that_are_missing",
         "test_files_that_are_of_another_kind",
+        "test_files_under_names_that_tools_take_for_something_else",
         "test_files_of_the_host_are_out_of_reach",
         "test_a_file_operation_leaves_one_record",
         "test_transfer_of_what_is_missing_changes_nothing",
@@ -750,6 +751,22 @@ class TestMissingFilesAreEmpty(Broken):
 
             async def read_file(path: str, sink: Any) -> None:
                 with suppress(PathNotFound):
+                    await read(path, sink)
+
+            transfer.read_file = read_file  # type: ignore[method-assign]
+            return transfer
+
+
+class TestADashIsStandardInput(Broken):
+    catches: ClassVar = {"test_files_under_names_that_tools_take_for_something_else"}
+
+    class Sandbox(FakeSandbox):
+        def _transfer(self) -> Any:
+            transfer = super()._transfer()
+            read = transfer.read_file
+
+            async def read_file(path: str, sink: Any) -> None:
+                if path != "-":  # which is at its end
                     await read(path, sink)
 
             transfer.read_file = read_file  # type: ignore[method-assign]

@@ -106,6 +106,22 @@ class FileTests(Contract):
                 assert await sandbox.files.read("folder/inner/kept") == b"x"
 
     @needs(Capability.FILESYSTEM)
+    async def test_files_under_names_that_tools_take_for_something_else(self) -> None:
+        async with self.sandbox() as sandbox:
+            for name in ("-", "--", "-rf"):
+                for data in (b"small", bytes(200_000)):
+                    await sandbox.files.write(name, data)
+                    assert not difference(await sandbox.files.read(name), data)
+                await sandbox.files.remove(name)
+                await sandbox.files.mkdir(name)
+                await sandbox.files.write(f"{name}/inside", b"x")
+                assert await sandbox.files.read(f"{name}/inside") == b"x"
+                await sandbox.files.remove(name)
+                for operation in (sandbox.files.read, sandbox.files.ls, sandbox.files.remove):
+                    with pytest.raises(PathNotFound):
+                        await operation(name)
+
+    @needs(Capability.FILESYSTEM)
     async def test_files_under_a_name_that_is_not_utf8(self) -> None:
         async with self.sandbox() as sandbox:
             await sandbox.files.mkdir("odd")
