@@ -76,7 +76,7 @@ _LIST: Final = r"""
 [[ -e $1 ]] || exit 66
 [[ -d $1 ]] || fail 'Not a directory'
 case $1 in /*) folder=$1/ ;; *) folder=./$1/ ;; esac
-exec find "$folder" -mindepth 1 -maxdepth 1 -printf '%Y %s %f\0'
+exec find "$folder" -ignore_readdir_race -mindepth 1 -maxdepth 1 -printf '%Y %s %f\0'
 """
 
 _MAKE: Final = r"""

@@ -640,6 +640,14 @@ async def test_a_link_with_a_slash_behind_it_is_removed_and_not_emptied(standin:
             await sandbox.files.remove("//")
 
 
+async def test_a_folder_is_listed_while_files_in_it_come_and_go(standin: StandInProcess) -> None:
+    churn = "mkdir d; cd d; : >kept; echo ready; while :; do touch {1..500}; rm -f {1..500}; done"
+    async with a_sandbox() as sandbox, sandbox.stream(churn, timeout=60) as process:
+        await anext(process)
+        for _ in range(15):
+            assert "d/kept" in [item.path for item in await sandbox.files.ls("d")]
+
+
 async def test_a_full_disk_is_named(standin: StandInProcess) -> None:
     async with a_sandbox() as sandbox:
         code, _, _ = await sandbox._place.envd.run(
