@@ -20,8 +20,20 @@ from .wire import Ended, Garbled, Printed, RpcError, Started
 
 LINGER: Final = 0.05
 """Seconds to wait for a stream's own end after the command's: then its connection can serve again."""
-FROM_THE_WAY: Final = frozenset({"unavailable", "deadline_exceeded"})
-"""Codes that a gateway answers with too, when it gives up on a request that envd may have got."""
+REFUSED: Final = frozenset(
+    {
+        "invalid_argument",
+        "unauthenticated",
+        "permission_denied",
+        "not_found",
+        "resource_exhausted",
+        "unimplemented",
+        "already_exists",
+        "failed_precondition",
+    }
+)
+"""Codes of an answer that is given instead of a start; with any other the command may run. envd itself says
+``invalid_argument`` where it cannot start a program."""
 
 
 class CommandRun(Execution):
@@ -132,13 +144,13 @@ class CommandRun(Execution):
                 return  # the command has ended and said how
 
     async def _may_have_started(self) -> bool:
-        """False if envd refused the command; its answer is still on its way when a start is cancelled."""
+        """False if the command was refused; the answer is still on its way when a start is cancelled."""
         if self._stream.started is not None:
             return True
         try:
             await self._stream.start()
         except RpcError as error:
-            return error.code in FROM_THE_WAY
+            return error.code not in REFUSED
         except (Garbled, Broken):
             return True
         return True

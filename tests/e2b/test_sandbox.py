@@ -188,15 +188,44 @@ async def test_a_run_cancelled_after_its_command_ended_leaves_no_background(
         assert await processes(sandbox, "sleep 876") == []
 
 
-@pytest.mark.parametrize("status", [502, 504])
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (502, "{}"),
+        (504, "{}"),
+        (408, "stream timeout"),
+        (500, "upstream connect error"),
+        (500, '{"code": "unknown", "message": "context canceled"}'),
+        (500, '{"code": "internal", "message": "oops"}'),
+        (524, "error code: 524"),
+        (200, "<html>"),
+    ],
+)
 async def test_a_start_on_which_a_gateway_gives_up_leaves_no_process(
-    standin: StandInProcess, status: int
+    standin: StandInProcess, status: int, body: str
 ) -> None:
     async with a_sandbox() as sandbox:
-        standin.fault(START, "gateway", status=status, body="{}")
+        standin.fault(START, "gateway", status=status, body=body, content_type="text/plain")
         with pytest.raises(SandboxError):
             await sandbox.run("sleep 876")
         assert await processes(sandbox, "sleep 876") == []
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (400, '{"code": "invalid_argument", "message": "error starting process: permission denied"}'),
+        (401, '{"code": 401, "message": "unauthorized access"}'),
+        (429, "slow down"),
+    ],
+)
+async def test_a_start_that_is_refused_costs_no_kill(standin: StandInProcess, status: int, body: str) -> None:
+    async with a_sandbox() as sandbox:
+        standin.fault(START, "status", status=status, body=body)
+        before = len(standin.requests)
+        with pytest.raises(SandboxError):
+            await sandbox.run(["true"])
+        assert len(standin.requests) == before + 1
 
 
 async def test_a_stream_read_in_short_turns_ends_like_any_other(standin: StandInProcess) -> None:
