@@ -13,7 +13,7 @@ from sandboxio.errors import ConnectError, SandboxError
 from .connection import Broken
 from .control import ControlPlane, Placed
 from .envd import Command, Envd
-from .failures import gone, traffic_error
+from .failures import NOT_FOUND_TEXT, gone, traffic_error
 from .interpreter import Interpreter
 from .shell import Mark, kill_command, program
 from .wire import Garbled, RpcError
@@ -43,7 +43,7 @@ class Place:
                 try:
                     await self.envd.healthy()
                 except (RpcError, Broken) as answer:
-                    if isinstance(answer, RpcError) and "not found" in answer.message:
+                    if isinstance(answer, RpcError) and NOT_FOUND_TEXT in answer.message:
                         return gone(self.sandbox.id)
         return traffic_error(error, self.sandbox.id, what)
 

@@ -793,6 +793,16 @@ async def test_answers_that_are_not_envds(
             sandbox._gone = None  # it was a lie, and the sandbox must end
 
 
+async def test_a_sandbox_whose_health_page_is_missing_is_not_gone(standin: StandInProcess) -> None:
+    """Only the edge's own words say so; one that counted as gone would never be killed."""
+    async with a_sandbox() as sandbox:
+        standin.fault(START, "reset")
+        standin.fault("GET /health", "status", status=404, body='{"message": "404 page not found"}')
+        with pytest.raises(ConnectError):
+            await sandbox.run(["true"])
+    assert standin.sandboxes == []
+
+
 @pytest.mark.parametrize(
     ("path", "status"), [("contexts", 429), ("execute", 429), ("execute", 502), ("execute", 500)]
 )
