@@ -9,7 +9,7 @@ from typing import Final, Literal, cast
 import anyio
 
 from sandboxio.adapter import Execution, Exit
-from sandboxio.errors import CapabilityNotSupported, ConnectError
+from sandboxio.errors import CapabilityNotSupported, ConnectError, ResourceLimitExceeded, SandboxError
 from sandboxio.models import OutputChunk
 
 from .connection import Broken
@@ -80,11 +80,8 @@ class CommandRun(Execution):
             if event is None:
                 raise ConnectError(f"Sandbox {self._place.sandbox.id} did not say how a command ended.")
             self._take(event)
-            if self._told is None and isinstance(event, Ended) and event.exit_code == 127:
-                raise CapabilityNotSupported(
-                    f"Sandbox {self._place.sandbox.id} has no usable /bin/bash, which commands need.",
-                    hint="Use a template built on Debian, or install bash in yours.",
-                )
+            if isinstance(event, Ended) and self._told is None and not event.status.startswith("signal"):
+                raise self._never_started(event.exit_code)
         return self._chunks.popleft()
 
     def receive_nowait(self) -> OutputChunk | None:
@@ -124,6 +121,19 @@ class CommandRun(Execution):
             for stream, each in self._filters.items():
                 self._add(stream, each.rest())
             self.exit = Exit(event.exit_code if self._told is None else self._told)
+
+    def _never_started(self, code: int) -> SandboxError:
+        """The error for a script that ended by itself and told no end of a command: it had started none."""
+        if code in (126, 127):
+            return CapabilityNotSupported(
+                f"Sandbox {self._place.sandbox.id} has no usable /bin/bash, which commands need.",
+                hint="Use a template built on Debian, or install bash in yours.",
+            )
+        return ResourceLimitExceeded(
+            f"Sandbox {self._place.sandbox.id} could not start the command: the script around it could make "
+            f"no process ({code}). The sandbox is at its limit of processes, or out of memory.",
+            hint="End processes in the sandbox, or create a new one.",
+        )
 
     def _add(self, stream: str, data: bytes) -> None:
         if data:

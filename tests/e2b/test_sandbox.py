@@ -24,6 +24,7 @@ from sandboxio.errors import (
     FileSystemError,
     PathNotFound,
     RateLimitError,
+    ResourceLimitExceeded,
     SandboxError,
     SandboxGone,
 )
@@ -307,6 +308,20 @@ async def test_a_template_without_bash_is_named(standin: StandInProcess) -> None
         await sandbox._place.envd.run(Command(["mv", "/bin/bash", "/bin/hidden"], user="root"))
         with pytest.raises(CapabilityNotSupported, match="/bin/bash"):
             await sandbox.run(["true"])
+
+
+async def test_a_command_for_which_there_is_no_process_is_not_its_own_exit_code(
+    standin: StandInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """254 is how bash ends that could not fork, after it has tried for fifteen seconds."""
+    async with a_sandbox() as sandbox:
+        with monkeypatch.context() as patch:
+            patch.setattr(shell, "_RUN", "exit 254")
+            for operation in (partial(sandbox.run, ["echo", "1"]), partial(sandbox.files.read, "f")):
+                with pytest.raises(ResourceLimitExceeded, match="could make no process"):
+                    await operation()
+        killed = await sandbox.run("kill -9 $PPID; sleep 0.1")
+        assert killed.exit_code == 137, "what a command does to the script around it is its own affair"
 
 
 async def test_a_flood_of_output_lets_others_run(standin: StandInProcess) -> None:
