@@ -15,7 +15,7 @@ from sandboxio.models import OutputChunk
 from .connection import Broken
 from .envd import Command, ProcessStream
 from .place import Place
-from .shell import EndingFilter, Mark, program, quote, run_command, split_env
+from .shell import EndingFilter, Mark, run_command, with_env
 from .wire import Ended, Garbled, Printed, RpcError, Started
 
 LINGER: Final = 0.05
@@ -43,11 +43,7 @@ class CommandRun(Execution):
         self._place = place
         self._mark = Mark.new()
         variables = {**place.variables, **env}
-        plain, other = split_env(variables)
-        argv = run_command(command, self._mark, variables)
-        if other:  # bytes that JSON cannot carry are set by a shell in front
-            exports = " ".join(f"{quote(name)}={quote(value)}" for name, value in other.items())
-            argv = program(f'export {exports}; exec "$@"', *argv)
+        argv, plain = with_env(run_command(command, self._mark, variables), variables)
         self._stream: ProcessStream = place.envd.process(Command(argv, plain))
         self._filters = {"stdout": EndingFilter(self._mark), "stderr": EndingFilter(self._mark)}
         self._chunks: deque[OutputChunk] = deque()

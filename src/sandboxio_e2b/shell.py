@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+_SHELL_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _RANGE: Final = 1 << 62
 _DIGITS: Final = 3
 
@@ -153,6 +154,27 @@ def program(script: str, *arguments: str) -> list[str]:
     if all(_is_plain(argument) for argument in arguments):
         return ["/bin/bash", "-p", "-c", script, "bash", *arguments]
     return ["/bin/bash", "-p", "-c", f"set -- {' '.join(map(quote, arguments))}\n{script}", "bash"]
+
+
+def with_env(argv: list[str], env: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """``argv`` behind what sets the variables that envd cannot, and the variables for envd.
+
+    envd starts everything through /bin/sh, which drops names that no shell could have set. Those travel
+    inside variables with names of ours: their values are in no command line that envd keeps. What JSON
+    cannot carry is exported by a shell in front.
+    """
+    pairs = [f"{name}={value}" for name, value in env.items() if not _SHELL_NAME.fullmatch(name)]
+    carriers = {f"SANDBOXIO_ENV_{number}": pair for number, pair in enumerate(pairs)}
+    named = {name: value for name, value in env.items() if _SHELL_NAME.fullmatch(name)}
+    plain, other = split_env({**named, **carriers})
+    if carriers:
+        drops = " ".join(f"-u {name}" for name in carriers)
+        sets = " ".join(f'"${name}"' for name in carriers)
+        argv = program(f'exec /usr/bin/env {drops} -- {sets} "$@"', *argv)
+    if other:
+        exports = " ".join(f"{name}={quote(value)}" for name, value in other.items())
+        argv = program(f'export {exports}; exec "$@"', *argv)
+    return argv, plain
 
 
 def split_env(env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

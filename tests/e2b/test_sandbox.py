@@ -85,6 +85,24 @@ async def test_arguments_and_variables_keep_bytes_that_json_cannot_carry(standin
         assert bytes.fromhex(result.stdout) == b"\x80\xc3\xa9|\xff\xfe'|a\xc3"
 
 
+ODD_NAMES = {"my.var": "1", "a-b": "two words", "1X": "'", "é": "\udcff", "\udcfe": "4", "-u": "=", "OK": "5"}
+
+
+async def test_variables_whose_names_no_shell_could_set_arrive(standin: StandInProcess) -> None:
+    async with a_sandbox(env=ODD_NAMES, secrets={"sec.ret": "in no command line"}) as sandbox:
+        expected = {f"{name}={value}" for name, value in {**ODD_NAMES, "a-b": "3"}.items()}
+        for command in ("env -0", ["env", "-0"]):
+            async with sandbox.stream(command, env={"a-b": "3"}) as process:
+                raw = b"".join([chunk.data async for chunk in process])
+            found = {octets.decode("utf-8", "surrogateescape") for octets in raw.split(b"\0")}
+            assert expected | {"sec.ret=in no command line"} <= found
+            assert not [pair for pair in found if pair.startswith("SANDBOXIO")]
+        async with sandbox.stream("echo ready; sleep 876") as process:
+            await anext(process)
+            assert await processes(sandbox, "sleep 876") != []
+            assert await processes(sandbox, "in no command line") == []
+
+
 async def test_a_string_gets_the_path_that_the_caller_gave(standin: StandInProcess) -> None:
     async with a_sandbox(env={"PATH": "/opt/x:/usr/bin:/bin"}) as sandbox:
         assert (await sandbox.run("echo $PATH")).stdout == "/opt/x:/usr/bin:/bin\n"
