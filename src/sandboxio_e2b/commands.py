@@ -9,7 +9,13 @@ from typing import Final, Literal, cast
 import anyio
 
 from sandboxio.adapter import Execution, Exit
-from sandboxio.errors import CapabilityNotSupported, ConnectError, ResourceLimitExceeded, SandboxError
+from sandboxio.errors import (
+    CapabilityNotSupported,
+    ConfigurationError,
+    ConnectError,
+    ResourceLimitExceeded,
+    SandboxError,
+)
 from sandboxio.models import OutputChunk
 
 from .connection import Broken
@@ -56,6 +62,8 @@ class CommandRun(Execution):
         try:
             await self._stream.start()
         except (RpcError, Garbled, Broken) as error:
+            if isinstance(error, RpcError) and "argument list too long" in error.message.lower():
+                raise _too_long() from error
             raise await self._place.explain(error, "Starting a command") from error
 
     async def receive(self) -> OutputChunk | None:
@@ -160,3 +168,12 @@ class CommandRun(Execution):
         except (Garbled, Broken):
             return True
         return True
+
+
+def _too_long() -> ConfigurationError:
+    """The error for a command line that the kernel of the sandbox refuses with E2BIG."""
+    return ConfigurationError(
+        "The command is longer than Linux passes to a program: arguments and environment are together at "
+        "most 2 MiB (usually), each at most 128 KiB, where a byte that is not UTF-8 counts as four.",
+        hint="Write the data to a file with files.write() and pass the path.",
+    )

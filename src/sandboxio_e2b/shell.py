@@ -17,6 +17,7 @@ its first line the script has no mark yet, only the secret among its arguments, 
 
 from __future__ import annotations
 
+import itertools
 import re
 import secrets
 import shlex
@@ -151,9 +152,12 @@ def program(script: str, *arguments: str) -> list[str]:
 
     JSON carries only Unicode, so arguments that hold other bytes become part of the script's text.
     """
-    if all(_is_plain(argument) for argument in arguments):
-        return ["/bin/bash", "-p", "-c", script, "bash", *arguments]
-    return ["/bin/bash", "-p", "-c", f"set -- {' '.join(map(quote, arguments))}\n{script}", "bash"]
+    plain = [argument for argument in arguments if _is_plain(argument)]
+    if len(plain) < len(arguments):
+        numbers = itertools.count(1)
+        words = (f'"${{{next(numbers)}}}"' if _is_plain(each) else quote(each) for each in arguments)
+        script = f"set -- {' '.join(words)}\n{script}"
+    return ["/bin/bash", "-p", "-c", script, "bash", *plain]
 
 
 def with_env(argv: list[str], env: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:

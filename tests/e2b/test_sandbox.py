@@ -85,6 +85,20 @@ async def test_arguments_and_variables_keep_bytes_that_json_cannot_carry(standin
         assert bytes.fromhex(result.stdout) == b"\x80\xc3\xa9|\xff\xfe'|a\xc3"
 
 
+async def test_a_command_that_is_too_long_is_no_fault_of_the_network(standin: StandInProcess) -> None:
+    long = 'printf "%s " "${#1}" "${#2}"'
+    async with a_sandbox() as sandbox:
+        for command, env in (
+            (["true", *["y" * 100_000] * 25], {}),
+            (["true", "\udcff" * 40_000], {}),
+            (["true"], {"A": "\udcff" * 40_000}),
+        ):
+            with pytest.raises(ConfigurationError, match="longer than Linux passes"):
+                await sandbox.run(command, env=env)
+        result = await sandbox.run(["bash", "-c", long, "bash", "y" * 70_000, "z" * 70_000, "\udcff"])
+        assert result.stdout == "70000 70000 ", "only what is not UTF-8 becomes a part of the script"
+
+
 ODD_NAMES = {"my.var": "1", "a-b": "two words", "1X": "'", "é": "\udcff", "\udcfe": "4", "-u": "=", "OK": "5"}
 
 
