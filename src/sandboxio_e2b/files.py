@@ -29,8 +29,9 @@ SMALL: Final = 60_000
 """Bytes that travel inside a script's arguments or output; Linux takes 128 KiB of one argument."""
 _MISSING, _LARGE = 66, 64
 
+# PATH may be one that the caller chose for commands, without the tools that are needed here.
 _START: Final = r"""
-export LC_ALL=C
+export LC_ALL=C PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin${PATH:+:$PATH}
 fail() { printf '%s' "$1" >&2; exit 65; }
 """
 

@@ -667,6 +667,19 @@ async def test_what_bash_says_about_a_locale_is_no_part_of_a_path(standin: Stand
         assert await sandbox.files.read("f") == b"x" * 100_000
 
 
+@pytest.mark.parametrize("path", ["/opt/app/bin", ""])
+async def test_files_need_no_tool_of_the_callers_path(standin: StandInProcess, path: str) -> None:
+    async with a_sandbox(env={"PATH": path}) as sandbox:
+        await sandbox.files.mkdir("d")
+        for size in (10, 100_000):
+            await sandbox.files.write("d/f", b"x" * size)
+            assert await sandbox.files.read("d/f") == b"x" * size
+        assert [item.path for item in await sandbox.files.ls("d")] == ["d/f"]
+        await sandbox.files.remove("d")
+        with pytest.raises(PathNotFound):
+            await sandbox.files.ls("d")
+
+
 async def test_files_belong_to_the_user_and_keep_their_mode(standin: StandInProcess) -> None:
     async with a_sandbox() as sandbox:
         for name, size in (("small", 10), ("large", 100_000)):
