@@ -30,8 +30,8 @@ _RANGE: Final = 1 << 62
 _DIGITS: Final = 3
 
 _RUN: Final = r"""
-ulimit -x "$1"; ulimit -R "$2"
 exec 3>&2 2>/dev/null
+ulimit -x "$1"; ulimit -R "$2"
 set -m
 (exec 2>&3 3>&-; exec -- "${@:4}") &
 set +m

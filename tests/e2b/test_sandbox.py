@@ -291,6 +291,16 @@ async def test_a_wait_that_was_cancelled_while_the_stream_ended_can_be_repeated(
         assert (await process.wait()).exit_code == 3
 
 
+async def test_limits_that_cannot_be_set_are_no_part_of_the_output(
+    standin: StandInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where those of the template are lower."""
+    monkeypatch.setattr(shell, "_RUN", "ulimit -x 5; ulimit -R 5000000\n" + shell._RUN)
+    async with a_sandbox() as sandbox:
+        result = await sandbox.run("echo out; echo err >&2; exit 3")
+        assert (result.stdout, result.stderr, result.exit_code) == ("out\n", "err\n", 3)
+
+
 async def test_a_command_that_kills_its_group_spares_other_runs(standin: StandInProcess) -> None:
     async with a_sandbox() as sandbox, sandbox.stream("echo ready; sleep 1; exit 4") as other:
         assert (await anext(other)).data == b"ready\n"
