@@ -33,10 +33,12 @@ _MISSING, _LARGE = 66, 64
 _START: Final = r"""
 export LC_ALL=C PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin${PATH:+:$PATH}
 fail() { printf '%s' "$1" >&2; exit 65; }
+# For a path that cannot be looked at: stat says why.
+lost() { stat -L -- "$1" >/dev/null; exit 66; }
 """
 
 _READ: Final = r"""
-[[ -e $1 ]] || exit 66
+[[ -e $1 ]] || lost "$1"
 [[ -d $1 ]] && fail 'Is a directory'
 [[ -f $1 ]] || fail 'Not a regular file'
 [[ -r $1 ]] || fail 'Permission denied'
@@ -50,7 +52,7 @@ exec cat -- "$1"
 # removed whatever happens to this script.
 _STAGE: Final = r"""
 [[ $1 == */ ]] && fail 'Is a directory'
-target=$(readlink -fn -- "$1" && printf x) || { [[ -e ${1%/*} ]] && fail 'Not a directory'; exit 66; }
+target=$(readlink -fnv -- "$1" && printf x) || exit 65
 target=${target%x} folder=${target%/*}
 [[ -e $folder/ ]] || { [[ -e $folder ]] && fail 'Not a directory'; exit 66; }
 [[ -d $target ]] && fail 'Is a directory'
@@ -74,7 +76,7 @@ mv -fT -- "$1" "$2" || exit 65
 """
 
 _LIST: Final = r"""
-[[ -e $1 ]] || exit 66
+[[ -e $1 ]] || lost "$1"
 [[ -d $1 ]] || fail 'Not a directory'
 case $1 in /*) folder=$1/ ;; *) folder=./$1/ ;; esac
 exec find "$folder" -ignore_readdir_race -mindepth 1 -maxdepth 1 -printf '%Y %s %f\0'
@@ -87,7 +89,7 @@ exec mkdir -- "$1"
 
 # With a slash behind it rm would empty the folder that a link leads to, and keep the link.
 _REMOVE: Final = r"""
-[[ -e $1 || -L $1 ]] || exit 66
+[[ -e $1 || -L $1 ]] || lost "$1"
 path=$1
 while [[ $path == ?*/ ]]; do path=${path%/}; done
 exec rm -rf -- "$path"
@@ -238,8 +240,11 @@ _WORDS: Final = {
     "Permission denied": ("No permission for {path!r}.", "Check its owner and mode; commands run as `user`."),
     "Operation not permitted": ("{path!r} may not be changed.", "Check its owner and mode."),
     "File exists": ("{path!r} exists already.", "Use another name, or mkdir(..., parents=True)."),
-    "File name too long": ("A name in {path!r} is too long.", "Use names of at most 255 bytes."),
-    "No space left": ("No space is left for {path!r}.", "Free space in the sandbox."),
+    "File name too long": (
+        "{path!r} is too long, or a name in it.",
+        "Use names of at most 255 bytes, and paths of at most 4095.",
+    ),
+    "No space left on device": ("No space is left for {path!r}.", "Free space in the sandbox."),
     "Disk quota exceeded": ("No space is left for {path!r}.", "Free space in the sandbox."),
     "Read-only file system": (
         "{path!r} is on a read-only file system.",
@@ -253,11 +258,27 @@ _WORDS: Final = {
 }
 
 
+_NOWHERE: Final = "No such file or directory"
+_UNSEEN: Final = ("Permission denied", "File name too long", "Too many levels of symbolic links")
+"""Why a path cannot be looked at that may be there."""
+
+
 def _failure(path: str, code: int, said: str) -> SandboxError:
     """The public error for what a script reports, in the C locale's words."""
-    if code == _MISSING or "No such file or directory" in said:
+    words = _reason(said)
+    if words == _NOWHERE or (code == _MISSING and words not in _UNSEEN):
         return PathNotFound(f"{path!r} does not exist in the sandbox.")
-    for words, (text, hint) in _WORDS.items():
-        if words in said:
-            return FileSystemError(text.format(path=path), hint=hint)
+    if words in _WORDS:
+        text, hint = _WORDS[words]
+        return FileSystemError(text.format(path=path), hint=hint)
     return FileSystemError(f"The operation on {path!r} failed ({code}): {said.strip()[:200]}.")
+
+
+def _reason(said: str) -> str:
+    """The words for a reason that end a line; before them there may be names that hold the same words."""
+    # bash's own warnings are about the caller's locale and no reason.
+    lines = [line for line in said.splitlines() if "warning: setlocale" not in line]
+    for words in (_NOWHERE, *_WORDS):
+        if any(line.endswith(words) for line in lines):
+            return words
+    return ""

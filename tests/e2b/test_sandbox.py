@@ -747,6 +747,37 @@ async def test_a_folder_is_listed_while_files_in_it_come_and_go(standin: StandIn
             assert "d/kept" in [item.path for item in await sandbox.files.ls("d")]
 
 
+CLOSED = "mkdir -p /opt/closed/folder; echo 1 >/opt/closed/file; chmod 700 /opt/closed"
+
+
+async def test_what_cannot_be_looked_at_is_not_said_to_be_missing(standin: StandInProcess) -> None:
+    async with a_sandbox() as sandbox:
+        await sandbox._place.envd.run(Command(["sh", "-c", CLOSED], user="root"))
+        await sandbox.run("ln -s loop loop; echo >file; mkdir 'No such file or directory'; chmod 0 No*")
+        for path, says in (
+            ("/opt/closed/file", "No permission"),
+            ("/opt/closed/folder/below", "No permission"),
+            ("No such file or directory/below", "No permission"),
+            ("n" * 256, "too long"),
+            ("loop/below", "too many symbolic links"),
+        ):
+            for operation in (
+                sandbox.files.read,
+                sandbox.files.ls,
+                sandbox.files.remove,
+                sandbox.files.mkdir,
+                partial(sandbox.files.write, data=b"x"),
+            ):
+                with pytest.raises(FileSystemError, match=says) as caught:
+                    await operation(path)
+                assert type(caught.value) is FileSystemError
+        for path in ("missing/below", "Permission denied/below"):
+            with pytest.raises(PathNotFound):
+                await sandbox.files.write(path, b"x")
+        with pytest.raises(FileSystemError, match="leads through a file"):
+            await sandbox.files.write("file/below", b"x")
+
+
 async def test_a_full_disk_is_named(standin: StandInProcess) -> None:
     async with a_sandbox() as sandbox:
         code, _, _ = await sandbox._place.envd.run(
