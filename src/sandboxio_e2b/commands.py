@@ -26,6 +26,8 @@ from .wire import Ended, Garbled, Printed, RpcError, Started
 
 LINGER: Final = 0.05
 """Seconds to wait for a stream's own end after the command's: then its connection can serve again."""
+MARGIN: Final = 0.05
+"""Seconds before a deadline at which that wait ends, so that it never makes an end in time a timeout."""
 REFUSED: Final = frozenset(
     {
         "invalid_argument",
@@ -146,7 +148,8 @@ class CommandRun(Execution):
     async def _linger(self) -> None:
         """Read the stream's end if it comes at once; a background child may hold it for ever."""
         if self._patience is None:  # once, however often a call is cancelled and made again
-            self._patience = anyio.current_time() + LINGER
+            until = anyio.current_effective_deadline() - MARGIN
+            self._patience = min(anyio.current_time() + LINGER, until)
         with anyio.CancelScope(deadline=self._patience):
             try:
                 while (event := await self._stream.receive()) is not None:

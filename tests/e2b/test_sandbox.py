@@ -221,6 +221,19 @@ async def test_a_run_cancelled_after_its_command_ended_leaves_no_background(
         assert await processes(sandbox, "sleep 876") == []
 
 
+async def test_a_command_that_ended_in_time_is_not_timed_out_by_its_background(
+    standin: StandInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait for the stream's own end, which the child holds, ends before the deadline."""
+    monkeypatch.setattr(commands, "LINGER", 60)
+    async with a_sandbox() as sandbox:
+        assert (await sandbox.run("sleep 876 & echo in time", timeout=3)).stdout == "in time\n"
+        async with sandbox.stream("sleep 876 & echo in time", timeout=3) as process:
+            assert (await anext(process)).data == b"in time\n"
+            assert (await process.wait()).exit_code == 0
+        assert len(await processes(sandbox, "sleep 876")) == 2, "what they left in the background lives"
+
+
 @pytest.mark.parametrize(
     ("status", "body"),
     [
