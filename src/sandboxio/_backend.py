@@ -38,7 +38,7 @@ class BaseBackend(ABC):
         super().__init_subclass__()
         for name in ("list_managed", "kill_managed"):
             if name in vars(cls):
-                setattr(cls, name, _redacted(vars(cls)[name]))
+                setattr(cls, name, cls._redacted(vars(cls)[name]))
 
     def __init__(self, *, audit: AuditConfig | None = None) -> None:
         self._recorder = Recorder(self.name, audit, credentials=self._credentials, loggers=self.loggers)
@@ -63,6 +63,22 @@ class BaseBackend(ABC):
     @abstractmethod
     async def _attach(self, sandbox_id: str) -> BaseSandbox:
         """A handle on a running, managed sandbox; ``ConnectError`` for any other. Creates nothing."""
+
+    @staticmethod
+    def _redacted(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        """``method`` of a backend, with the provider's credentials out of its errors, warnings and logs."""
+
+        @wraps(method)
+        async def _method(self: BaseBackend, *args: Any, **options: Any) -> Any:
+            redactor = Redactor(self._recorder.credentials())
+            outside = current.set(redactor)
+            try:
+                with guarded(redactor):
+                    return await method(self, *args, **options)
+            finally:
+                current.reset(outside)
+
+        return _method
 
     async def create(
         self,
@@ -141,22 +157,6 @@ class BaseBackend(ABC):
             raise capability_error(self.name, Capability.TUNNELS, "NetworkPolicy(ingress_ports=...)")
         if request.resources.gpu is not None and Capability.GPU not in self.capabilities:
             raise capability_error(self.name, Capability.GPU, "Resources(gpu=...)")
-
-
-def _redacted(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """``method`` of a backend, with the provider's credentials out of its errors, warnings and logs."""
-
-    @wraps(method)
-    async def _method(self: BaseBackend, *args: Any, **options: Any) -> Any:
-        redactor = Redactor(self._recorder.credentials())
-        outside = current.set(redactor)
-        try:
-            with guarded(redactor):
-                return await method(self, *args, **options)
-        finally:
-            current.reset(outside)
-
-    return _method
 
 
 def _claimed(*mappings: object) -> Redactor:

@@ -7,11 +7,11 @@ itself) raises :class:`ConfigurationError` in its constructor, long before anyth
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import Enum, Flag, auto
-from typing import Any, ClassVar, Literal, SupportsIndex
+from typing import Any, ClassVar, Literal, SupportsIndex, cast
 
 from .errors import ConfigurationError, ExecutionError
 
@@ -177,7 +177,8 @@ class NetworkPolicy:
 
 
 def _as_tuple(value: object) -> tuple[object, ...]:
-    return tuple(value) if isinstance(value, (list, set, frozenset, tuple)) else (value,)
+    many = isinstance(value, (list, set, frozenset, tuple))
+    return tuple(cast("Iterable[object]", value)) if many else (value,)
 
 
 DEFAULT_NETWORK = NetworkPolicy()
