@@ -121,7 +121,7 @@ class BackendNotFound(ConfigurationError):
     ...     create_sync("dokcer://")
     ... except BackendNotFound as error:
     ...     print(error.hint)
-    Check the spelling, or sandboxio.register('dokcer', factory).
+    Did you mean "docker://"?
     """
 
     code = "SBX_E1001"

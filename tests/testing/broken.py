@@ -526,6 +526,7 @@ class TestOrderIsLost(Broken):
         "test_run_output_is_capped_and_says_so",
         "test_run_decodes_text_longer_than_any_buffer",
     }
+    may_catch: ClassVar = {"test_stream_one_task_reads_while_another_waits"}  # it may get small pieces only
 
     class Execution(FakeExecution):
         async def receive(self) -> OutputChunk | None:
