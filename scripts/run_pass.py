@@ -59,8 +59,9 @@ def pytest(arguments: Sequence[str], cache: Path) -> int:
 
 
 def failures(cache: Path) -> list[str]:
-    """What failed in the run with this cache, teardown included."""
-    return sorted(json.loads((cache / "v/cache/lastfailed").read_text()))
+    """What failed in the run with this cache, teardown included; nothing where only the whole has failed."""
+    found = cache / "v/cache/lastfailed"
+    return sorted(json.loads(found.read_text())) if found.exists() else []
 
 
 if __name__ == "__main__":

@@ -112,3 +112,10 @@ def test_a_file_that_cannot_be_collected_has_failed(tmp_path: Path) -> None:
     arguments = ("--continue-on-collection-errors", str(tmp_path / "test_other.py"))
     code, unsteady, _ = run(tmp_path, shaky(tmp_path, a=1), *arguments)
     assert (code, unsteady) == (1, [])
+
+
+def test_a_run_that_fails_as_a_whole_has_failed(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("def pytest_sessionfinish(session): session.exitstatus = 1\n")
+    code, unsteady, out = run(tmp_path, shaky(tmp_path, a=0))
+    assert (code, unsteady) == (1, [])
+    assert "Traceback" not in out
