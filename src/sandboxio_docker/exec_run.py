@@ -17,6 +17,7 @@ only ``CanRemove`` tells an end. It tells of no memory kill at all, so that coun
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -42,12 +43,16 @@ KILLED: Final = 137
 """128 + SIGKILL."""
 QUIET_FIRST: Final = 0.05
 QUIET_MOST: Final = 1.0
-"""Seconds of silence after which the engine is asked whether the command has ended; doubled each time."""
+"""Seconds of silence after which the engine is asked whether the command has ended; doubled each time. At
+most so many pass between two questions."""
 SILENCE: Final = 3.0
 """Seconds after the end of a command in which its connection closes or brings more; else the run is over
 all the same. Docker closes it after two where a background child holds the output, and at once otherwise."""
 MARK_SILENCE: Final = 10.0
 """The same for a helper that prints a mark at its end, and fails without."""
+LATEST: Final = 10.0
+"""Seconds after the end of a command at which the run is over although more arrives: a background child may
+print for ever, and Podman keeps its output open."""
 DRAIN_MOST: Final = 16 << 20
 """Bytes that a background child may add meanwhile before the run is over all the same."""
 SEND_PATIENCE: Final = 0.5
@@ -229,6 +234,8 @@ class ExecRun(Execution):
         self._quiet = QUIET_FIRST
         self._final: Mapping[str, Any] | None = None
         self._late = 0
+        self._until = math.inf
+        self._ask_at = math.inf
 
     async def start(self) -> None:
         """Start the command and give it its stdin."""
@@ -236,6 +243,7 @@ class ExecRun(Execution):
         try:
             self._exec = await self._host.create(self._argv, env, stdin=self._asks_stdin, folder=self._folder)
             self._stream = await self._host.begin(self._exec, self._sending)
+            self._ask_at = anyio.current_time() + QUIET_MOST
         except EngineError as error:
             self._refused = True
             if error.fault in _NOT_STARTED:
@@ -343,6 +351,9 @@ class ExecRun(Execution):
     def _complete(self) -> bool:
         if self._mark:
             return self._eof or self._tail == self._mark
+        if not self._eof and anyio.current_time() > self._until:
+            self._unsure = True
+            return True
         return self._eof or self._late > DRAIN_MOST
 
     async def _read(self) -> None:
@@ -365,6 +376,8 @@ class ExecRun(Execution):
             self._quiet = QUIET_FIRST
             self._late += len(data) if self._final is not None else 0
             self._take(data)
+            if self._final is None and anyio.current_time() > self._ask_at:
+                await self._ask()  # a background child may never leave a silence
         elif self._final is not None:
             self._eof, self._unsure = True, data is None
         elif data is None:
@@ -393,8 +406,10 @@ class ExecRun(Execution):
     async def _ask(self) -> None:
         """Has the command ended?"""
         state = await self._state()
+        self._ask_at = anyio.current_time() + QUIET_MOST
         if not state.get("Running") and state.get("ExitCode") is not None:
             self._final = state
+            self._until = anyio.current_time() + LATEST
         self._quiet = min(self._quiet * 2, QUIET_MOST)
 
     async def _state(self) -> Mapping[str, Any]:

@@ -117,6 +117,26 @@ async def test_a_child_in_the_background_does_not_hold_the_run(
             assert time.monotonic() - began < 2
 
 
+async def test_a_child_that_prints_for_ever_does_not_hold_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves no silence in which the engine would be asked, and none after the end."""
+    monkeypatch.setattr(exec_run, "QUIET_MOST", 0.2)
+    monkeypatch.setattr(exec_run, "LATEST", 0.2)
+
+    async def prints(connection: Connection, request: Request) -> None:
+        await connection.send(UPGRADED)
+        while True:
+            await connection.send(frame(1, b"x"))
+            await anyio.sleep(0.01)
+
+    async with world(tmp_path) as (fake, host):
+        fake.script("POST", "/exec/E/start", prints)
+        with anyio.fail_after(20):
+            ended_so, out, _ = await collect(ExecRun(host, ["sh"]))
+        assert (ended_so, set(out)) == (Exit(0, notes=(UNSURE,)), {ord("x")})
+
+
 async def test_a_stall_after_the_end_cuts_nothing(tmp_path: Path) -> None:
     """The engine says that the command has ended, and its output is still on the way."""
 
