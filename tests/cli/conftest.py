@@ -65,20 +65,16 @@ def fake() -> Iterator[FakeBackend]:
 
 
 @pytest.fixture
-def only(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+def only() -> Iterator[Callable[..., None]]:
     """``only(name=factory, ...)``: nothing but these backends exists."""
-    added: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
 
-    def only(**factories: Callable[[], Any]) -> None:
-        monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
-        monkeypatch.setattr(registry, "_resolved", {})  # what earlier tests found
-        for name, factory in factories.items():
-            sandboxio.register(name, factory)
-            added.append(name)
+        def only(**factories: Callable[[], Any]) -> None:
+            patch.setattr("importlib.metadata.entry_points", lambda **_: ())
+            patch.setattr(registry, "_registered", dict(factories))
+            patch.setattr(registry, "_resolved", {})  # what earlier tests found
 
-    yield only
-    for name in added:
-        registry.unregister(name)
+        yield only
 
 
 def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:

@@ -118,7 +118,7 @@ async def test_the_same_value_twice_is_fine(world: World) -> None:
 
 
 @pytest.mark.parametrize("facade", ["async", "sync"])
-async def test_a_policy_that_was_given_once_holds(facade: str) -> None:
+async def test_a_policy_that_was_given_once_holds(facade: str, world: World) -> None:
     fake = FakeBackend()
     sandboxio.register("mine", lambda: fake)
     deny, everything = NetworkPolicy(), NetworkPolicy(egress="allow")

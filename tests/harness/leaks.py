@@ -1,4 +1,4 @@
-"""What a test may not leave behind: descriptors, threads, tasks, child processes."""
+"""What a test may not leave behind: descriptors, threads, tasks, child processes, changed settings."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from typing import Any
 
 import anyio
 import pytest
+
+from .settings import Settings
 
 SETTLE_SECONDS = 2.0
 """How long a thread, a task or a child may take to end after its test; most take no time."""
@@ -151,6 +153,7 @@ class Watch:
         self._descriptors = descriptors()
         self._threads = threading.enumerate()
         self._children = children()
+        self._settings = Settings()
 
     def _left(self) -> list[str]:
         return [
@@ -160,11 +163,11 @@ class Watch:
         ]
 
     def left(self) -> list[str]:
-        """What the test left behind, once the slow have had their time to end."""
+        """What the test left behind, once the slow have had their time to end. Settings are put back."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while (lines := self._left()) and time.monotonic() < deadline:
             time.sleep(0.01)
-        return lines
+        return lines + self._settings.changed()
 
 
 # Tasks, seen from inside the loop

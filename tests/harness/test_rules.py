@@ -145,8 +145,9 @@ def test_skipping_on_one_loop_only_fails_the_run(run: Run) -> None:
 def test_what_a_test_leaves_behind_fails_it(run: Run) -> None:
     result = run(
         """
-        import os, subprocess, sys, threading
+        import os, signal, subprocess, sys, threading
         import pytest
+        import sandboxio
         import tests.harness.leaks
         tests.harness.leaks.SETTLE_SECONDS = 0.2
         kept, stop = [], threading.Event()
@@ -170,7 +171,21 @@ def test_what_a_test_leaves_behind_fails_it(run: Run) -> None:
             kept.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
         def test_zombie():
             kept.append(subprocess.Popen([sys.executable, "-c", ""]))
-        def test_tidy():
+        @pytest.mark.parametrize("n", [1, 2])
+        def test_settings(n, tmp_path):  # the second one finds them as the first did
+            assert sandboxio.registry.names() == ["docker", "e2b", "fake"]
+            assert "FORGOTTEN" not in os.environ
+            sandboxio.register("forgotten", sandboxio.testing.FakeBackend)
+            os.environ["FORGOTTEN"] = "hunter22"
+            del os.environ["HOME"]
+            os.chdir(tmp_path)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        def test_tidy(monkeypatch, tmp_path):
+            monkeypatch.setenv("FORGOTTEN", "no")
+            monkeypatch.delenv("HOME")
+            monkeypatch.chdir(tmp_path)
+            sandboxio.register("forgotten", sandboxio.testing.FakeBackend)
+            sandboxio.registry.unregister("forgotten")
             with open("/dev/null"):
                 thread = threading.Thread(target=int)
                 thread.start()
@@ -183,9 +198,17 @@ def test_what_a_test_leaves_behind_fails_it(run: Run) -> None:
             os.open("/dev/null", os.O_RDONLY)
         """
     )
-    result.assert_outcomes(passed=8, errors=4)
+    result.assert_outcomes(passed=10, errors=6)
+    assert "hunter22" not in result.stdout.str()
     result.stdout.fnmatch_lines_random(
         [
+            "*backend 'forgotten', registered",
+            "*environment variable FORGOTTEN, changed",
+            "*environment variable HOME, changed",
+            "*working directory */test_settings*",
+            "*handler of SIGTERM: *SIG_IGN*",
+            "ERROR *::test_settings?1?*",
+            "ERROR *::test_settings?2?*",
             "*descriptor * -> /dev/null",
             "*thread 'forgotten' at *threading.py:*",
             "*child process *: *time.sleep(60)",
