@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
@@ -19,6 +19,7 @@ import anyio
 import anyio.lowlevel
 
 from ._files import BaseFileSystem, FileTransfer
+from ._loops import OneLoop
 from ._output import OUTPUT_LIMIT, Output
 from ._process import BaseProcess, Execution, collect, result_of
 from ._record import Operation, OperationRecord, Recorder, Subject
@@ -75,6 +76,7 @@ class BaseSandbox(ABC):
         self._recorder = recorder
         self._output_limit = output_limit
         self._owner_pid = os.getpid()
+        self._one_loop = OneLoop(f"Sandbox {id}")
         self._gone: str | None = None
         self._files: BaseFileSystem | None = None
 
@@ -168,8 +170,9 @@ class BaseSandbox(ABC):
         subject = self.subject(extra)
         with guarded(subject.redactor):
             execution = self._command(command, env=extra, seconds=seconds)
-        async with self._operation("exec", subject, argv=_argv(command)) as record:
-            return await self._collect(execution, seconds, record)
+        with self._one_loop.use():
+            async with self._operation("exec", subject, argv=_argv(command)) as record:
+                return await self._collect(execution, seconds, record)
 
     async def run_code(
         self,
@@ -191,8 +194,9 @@ class BaseSandbox(ABC):
             seconds = self._seconds(timeout)
             execution = self._code(code, language=language, context_id=context_id, seconds=seconds)
         size = len(code.encode())
-        async with self._operation("run_code", self.subject(), code=code, bytes_in=size) as record:
-            return await self._collect(execution, seconds, record)
+        with self._one_loop.use():
+            async with self._operation("run_code", self.subject(), code=code, bytes_in=size) as record:
+                return await self._collect(execution, seconds, record)
 
     def stream(
         self,
@@ -209,17 +213,18 @@ class BaseSandbox(ABC):
         with guarded(subject.redactor):
             execution = self._command(command, env=extra, seconds=seconds)
 
+        use = ExitStack()
+
         def opened() -> OperationRecord:
             self._check_usable()
+            use.enter_context(self._one_loop.use())
             return self._recorder.open("stream", subject, argv=_argv(command))
 
-        return BaseProcess(
-            execution,
-            self,
-            seconds=seconds,
-            opened=opened,
-            closed=self._recorder.close,
-        )
+        async def closed(record: OperationRecord, error: BaseException | None) -> None:
+            use.close()
+            await self._recorder.close(record, error)
+
+        return BaseProcess(execution, self, seconds=seconds, opened=opened, closed=closed)
 
     async def kill(self) -> None:
         """End the sandbox. Idempotent, bounded by ``SBX_TEARDOWN_GRACE``, and done even when cancelled.
@@ -323,14 +328,15 @@ class BaseSandbox(ABC):
         self, event: str, path: str, *, bytes_in: int = 0
     ) -> AsyncGenerator[OperationRecord]:
         """Record around one file operation, with the sandbox's timeout as its deadline."""
-        async with self._operation(event, self.subject(), argv=(path,), bytes_in=bytes_in) as record:
-            with anyio.move_on_after(self._request.timeout) as scope:
-                yield record
-            if scope.cancelled_caught:
-                raise ExecutionTimeout(
-                    f"{event} of {path!r} did not end within {self._request.timeout:g} s.",
-                    hint="Raise create(timeout=...): file operations inherit it.",
-                )
+        with self._one_loop.use():
+            async with self._operation(event, self.subject(), argv=(path,), bytes_in=bytes_in) as record:
+                with anyio.move_on_after(self._request.timeout) as scope:
+                    yield record
+                if scope.cancelled_caught:
+                    raise ExecutionTimeout(
+                        f"{event} of {path!r} did not end within {self._request.timeout:g} s.",
+                        hint="Raise create(timeout=...): file operations inherit it.",
+                    )
 
     # Shared steps.
 

@@ -30,7 +30,7 @@ def read_tree(src: Path) -> Tree:
 LAYOUT = {
     "sandboxio": """
         errors _encodings _wake
-        models _redact
+        models _redact _loops
         model_text protocols _output _teardown _request _append
         audit _scrub
         registry _dsn otel _logs
@@ -137,6 +137,7 @@ LOOPS_AND_THREADS = {"asyncio", "trio", "threading", "concurrent", "multiprocess
 
 LOOPS_AND_THREADS_IN = {
     "sandboxio/_append": "an audit file is written in a worker thread: a disk may block",
+    "sandboxio/_loops": "a lock between threads that each have a loop",
     "sandboxio/_portal": "the blocking facade lives in a thread beside its loop",
     "sandboxio/sync": "the blocking facade lives in a thread beside its loop",
     "sandboxio/testing/": "virtual clocks know the loops",
