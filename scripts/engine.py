@@ -133,20 +133,26 @@ def require(program: str, package: str) -> bool:
     if shutil.which(program):
         return False
     say(f"Installing {package} ...")
-    quiet = dict(os.environ, DEBIAN_FRONTEND="noninteractive", NEEDRESTART_SUSPEND="1")
-    wait = ["-o", "DPkg::Lock::Timeout=300"]
-    for words in (["update"], ["install", "-y", "-q", package]):
-        run_quietly(["apt-get", *wait, *words], env=quiet)
+    apt_get("update")
+    apt_get("install", "-y", "-q", package)
     if not shutil.which(program):
         raise Problem(f"the package {package} was installed but brought no {program}.")
     return True
 
 
-def run_quietly(command: list[str], env: dict[str, str] | None = None) -> str:
+def apt_get(*words: str, cwd: Path | None = None) -> None:
+    """Run it alone: two that refresh the lists at once do not wait for each other, whatever the timeout."""
+    quiet = dict(os.environ, DEBIAN_FRONTEND="noninteractive", NEEDRESTART_SUSPEND="1")
+    with alone(Path.home() / ".cache/sandboxio/apt"):
+        run_quietly(["apt-get", "-o", "DPkg::Lock::Timeout=300", *words], env=quiet, cwd=cwd)
+
+
+def run_quietly(command: list[str], env: dict[str, str] | None = None, cwd: Path | None = None) -> str:
     """Run quietly; if the command fails, show what it said."""
     done = subprocess.run(
         command,
         env=env,
+        cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -2,22 +2,48 @@
 # All tests, in passes with a count each. Called by `make test`.
 # SBX_ENGINES="docker20 podman" limits the engines that the contract runs on; by default all are brought up.
 # Every pass runs, also after one has failed, so that one look shows all that is wrong.
+#
+# Most tests wait for a process or an engine, so several lanes of passes run at once. What one lane says is seen
+# as it comes; what the others say is shown in one piece when they are over.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 python=.venv/bin/python
-failed=()
-outcomes=$(mktemp)  # how every test ended, in whichever pass
-said=$(mktemp)      # what ran beside the first pass said, shown in one piece
-wrong=$(mktemp)     # and what of it failed, a line each
-unsteady=$(mktemp)  # tests that failed, and then passed on their own
-beside=
+work=$(mktemp -d)
+outcomes=$work/outcomes # how every test ended, in whichever pass
+unsteady=$work/unsteady # tests that failed, and then passed on their own
+failed=$work/failed     # what has failed, a line each
+touch "$outcomes" "$unsteady" "$failed"
+lanes=()
+
+fail() { echo "$1" >>"$failed"; }
+
+# A lane, in a process group of its own, so that it can be ended.
+beside() {
+    set -m
+    "$1" >"$work/$1" 2>&1 </dev/null &
+    set +m
+    lanes+=("$1 $!")
+}
+
+# Wait for the lanes and show what they said.
+joined() {
+    local lane pid
+    for lane in "${lanes[@]}"; do
+        pid=${lane#* } lane=${lane% *}
+        wait "$pid" || fail "the lane $lane, which ended with $?"
+        cat "$work/$lane"
+    done
+    lanes=()
+}
+
 finish() {
-    if [[ -n $beside ]]; then
-        kill -- "-$beside" 2>/dev/null || true
-        cat "$said"
-    fi
-    rm -f "$outcomes" "$said" "$wrong" "$unsteady"
+    local lane
+    for lane in "${lanes[@]}"; do
+        kill -- "-${lane#* }" 2>/dev/null || true
+        cat "$work/${lane% *}"
+    done
+    rm -rf "$work"
 }
 trap finish EXIT
 trap 'exit 130' INT # pytest has ended by it too, which is no failed pass
@@ -28,54 +54,67 @@ pass() {
     echo
     echo "== $name"
     "$python" -m scripts.run_pass "$unsteady" -q --durations=8 --durations-min=5 --continue-on-collection-errors \
-        --outcomes "$outcomes" "$@" </dev/null || failed+=("$name")
+        --outcomes "$outcomes" "$@" </dev/null || fail "$name"
 }
 
 exports=$("$python" -m scripts.engine up)
 eval "$exports"
 
-run_beside() {
-    scripts/run_gates.sh || failed+=("the gates: lint, types, lowest versions, other Pythons")
-    pass "contract: the fake, and E2B at its stand-in" contract -m "not engine and not e2b"
-    printf '%s\n' "${failed[@]}" >"$wrong"
-    ((${#failed[@]} == 0)) || return 1
+# Without an engine
+
+no_engine=(-m "not engine and not e2b")
+servers=(tests/e2b tests/e2b_standin tests/mcp tests/testing)
+
+gates() {
+    scripts/run_gates.sh || fail "the gates: lint, types, lowest versions, other Pythons"
+    pass "contract: the fake, and E2B at its stand-in" contract "${no_engine[@]}"
+}
+unit_of_servers() {
+    pass "unit: E2B at its stand-in, MCP, what is for tests" "${servers[@]}" "${no_engine[@]}"
 }
 
-# The first pass keeps one core busy and no more. In a group of its own, so that it can be ended.
-set -m
-run_beside >"$said" 2>&1 </dev/null &
-beside=$!
-set +m
-pass "unit: no engine, no network" tests -m "not engine and not e2b"
-wait "$beside" || [[ -s $wrong ]] || echo "what ran beside the unit tests ended with $?" >"$wrong"
-beside=
-cat "$said"
-while read -r name; do failed+=(${name:+"$name"}); done <"$wrong"
+beside gates
+beside unit_of_servers
+pass "unit: all else" tests "${servers[@]/#/--ignore=}" "${no_engine[@]}"
+joined
 
-pass "engine: $SBX_TEST_IMAGE at $DOCKER_HOST" tests contract -m engine --require docker
+# On engines
 
-# At the same time: on two cores that takes half as long as one after another. gVisor's contract, which would
-# be the longest part, is left to `make engines`; the proof of its tier is not.
-further=$("$python" -m scripts.engines_matrix --list) || failed+=("the list of further engines")
-if [[ -n $further ]]; then
+engine=(-m engine --require docker)
+images=(tests/real/test_{commands,creator_killed,images,pull}.py)
+
+contract_on_engines() {
+    pass "contract: $SBX_TEST_IMAGE at $DOCKER_HOST" contract "${engine[@]}"
+    # gVisor's contract, which would be the longest part, is left to `make engines`; the proof of its tier is not.
+    local further
+    further=$("$python" -m scripts.engines_matrix --list) || fail "the list of further engines"
+    [[ -n $further ]] || return 0
     echo
     echo "== contract beside the first engine: $further"
     # shellcheck disable=SC2086
     "$python" -m scripts.engines_matrix $further --together --outcomes "$outcomes" </dev/null \
-        || failed+=("contract on one of: $further")
-fi
+        || fail "contract on one of: $further"
+}
+engine_of_images() {
+    pass "engine: commands, killed creators, images" "${images[@]}" "${engine[@]}"
+}
+
+beside contract_on_engines
+beside engine_of_images
+pass "engine: all else" tests "${images[@]/#/--ignore=}" "${engine[@]}"
+joined
 
 echo
 echo "== guarantees: did each promise's test run and pass"
-"$python" -m scripts.guarantees "$outcomes" "$unsteady" || failed+=("guarantees")
+"$python" -m scripts.guarantees "$outcomes" "$unsteady" || fail guarantees
 
 echo
 if [[ -s $unsteady ]]; then
     echo "unsteady, a fault to look for (failed, then passed three times on its own):"
     sed 's/^/    /' "$unsteady"
 fi
-if ((${#failed[@]})); then
-    printf 'failed: %s\n' "${failed[@]}"
+if [[ -s $failed ]]; then
+    sed 's/^/failed: /' "$failed"
     exit 1
 fi
 echo "all passes passed"

@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from scripts.engine import Problem, is_debian
+from scripts.engine import Problem, apt_get, is_debian, run_quietly
 
 START_SECONDS = 20.0
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
@@ -54,7 +54,7 @@ def unpacked(package: str, path: str) -> Path:
         if not (kept / path).exists():
             with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
                 archive = _downloaded(package, Path(folder))
-                _quietly("dpkg-deb", "--extract", str(archive), f"{folder}/tree")
+                run_quietly(["dpkg-deb", "--extract", str(archive), f"{folder}/tree"])
                 shutil.rmtree(kept, ignore_errors=True)
                 Path(folder, "tree").rename(kept)
     return kept / path
@@ -64,19 +64,13 @@ def _downloaded(package: str, folder: Path) -> Path:
     if not is_debian():
         raise Problem(f"this test needs Debian's package {package}, and this machine is not Debian's kind.")
     try:
-        _quietly("apt-get", "download", package, cwd=folder)
+        apt_get("download", package, cwd=folder)
     except Problem:
         if os.geteuid() != 0:
             raise
-        _quietly("apt-get", "-o", "DPkg::Lock::Timeout=300", "update")  # there were no lists, or old ones
-        _quietly("apt-get", "download", package, cwd=folder)
+        apt_get("update")  # there were no lists, or old ones
+        apt_get("download", package, cwd=folder)
     return next(folder.glob("*.deb"))
-
-
-def _quietly(*command: str, cwd: Path | None = None) -> None:
-    done = subprocess.run(command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    if done.returncode:
-        raise Problem(f"{' '.join(command)} failed: {done.stderr.decode(errors='replace')[-300:]}")
 
 
 # Images

@@ -23,10 +23,15 @@ GATES = """#!/bin/sh
 echo "what the gates say"
 [ "$BROKEN" != gates ]
 """
+SERVERS = "tests/e2b tests/e2b_standin tests/mcp tests/testing"
+IMAGES = "tests/real/test_commands.py tests/real/test_creator_killed.py tests/real/test_images.py "
 PASSES = (
-    "tests -m not",
+    f"{SERVERS} -m not",
+    "tests --ignore=tests/e2b --ignore=tests/e2b_standin --ignore=tests/mcp --ignore=tests/testing -m not",
     "contract -m not",
-    "tests contract -m engine",
+    f"{IMAGES}tests/real/test_pull.py -m engine",
+    "--ignore=tests/real/test_images.py --ignore=tests/real/test_pull.py -m engine",
+    "contract -m engine",
     "engines_matrix podman",
     "scripts.guarantees",
 )
@@ -70,9 +75,12 @@ def test_all_passes_run_and_what_the_gates_say_is_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("broken", "name"),
     [
-        ("tests -m not", "unit: no engine, no network"),
+        (" tests/testing -m not", "unit: E2B at its stand-in, MCP, what is for tests"),
+        ("--ignore=tests/testing -m not", "unit: all else"),
         ("contract -m not", "contract: the fake, and E2B at its stand-in"),
-        ("contract -m engine", "engine: image at unix:///e"),
+        ("contract -m engine", "contract: image at unix:///e"),
+        (" tests/real/test_pull.py -m engine", "engine: commands, killed creators, images"),
+        ("--ignore=tests/real/test_pull.py -m engine", "engine: all else"),
         ("engines_matrix podman", "contract on one of: podman"),
         ("engines_matrix --list", "the list of further engines"),
         ("scripts.guarantees", "guarantees"),
@@ -88,7 +96,7 @@ def test_a_pass_that_fails_is_named_and_the_others_run(tmp_path: Path, broken: s
         assert each in log
 
 
-@pytest.mark.parametrize("shaky", ["tests -m not", "contract -m not", "contract -m engine"])
+@pytest.mark.parametrize("shaky", ["contract -m not", "contract -m engine", " tests/real/test_pull.py"])
 def test_an_unsteady_test_is_named_at_the_end_and_fails_nothing(tmp_path: Path, shaky: str) -> None:
     code, out, _ = run(tmp_path, "nothing", shaky)
     assert code == 0
