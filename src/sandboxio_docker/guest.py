@@ -1991,6 +1991,17 @@ def greet(guest: Guest, traits: int) -> None:
     guest.link.send(HELLO, 0, struct.pack(">4sH3BIIIBH", b"SBXG", VERSION, *sys.version_info[:3], *ids))
 
 
+def ignore_signals() -> None:
+    """The kernel keeps from process 1 what code inside sends and nothing handles, but for a gap.
+
+    A signal that the first thread blocks, as it does while it starts a process, goes to any thread that does
+    not; a new thread does not for a moment. What is not ignored is then fatal to all, process 1 or not.
+    Source: Linux 6.1, kernel/signal.c, ``sig_ignored`` and ``complete_signal``.
+    """
+    for number in SIGNALS - {signal.SIGCHLD}:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def end_everything(guest: Guest) -> None:
     """As process 1, exit is enough: the kernel kills the rest. A second guest ends its own runs."""
     if os.getpid() != 1:
@@ -2008,7 +2019,9 @@ def main(arguments: list[str], began: float) -> None:
     init = os.getpid() == 1
     env = own_environment()
     os.umask(0o022)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # process 1 is deaf to what it has no handler for
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if init:
+        ignore_signals()
     write_number("/proc/self/oom_score_adj", 0)
     traits = INIT if init else 0
     traits |= prepare_work_folder(settings.work) | ensure_localhost(settings.localhost)

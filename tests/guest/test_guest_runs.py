@@ -358,3 +358,14 @@ def test_process_1_is_deaf(guest: Guests) -> None:
     numbers = " ".join(str(int(n)) for n in signal.valid_signals())
     client.sh(f"for n in {numbers}; do kill -$n 1; done", timeout=10)
     assert client.run("echo", "here")[1] == b"here\n"
+
+
+def test_process_1_ignores_signals_also_while_a_thread_of_it_begins(guest: Guests, python: str) -> None:
+    """Left to the kernel, one of them in that moment was fatal, in one start of twenty."""
+    client = guest(python)
+    status = client.run("cat", "/proc/1/status")[1].decode()
+    ignored = int(status.partition("SigIgn:")[2].split()[0], 16)
+    handled = int(status.partition("SigCgt:")[2].split()[0], 16)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        assert (ignored | handled) >> (number - 1) & 1, number
+    assert handled >> (signal.SIGCHLD - 1) & 1
