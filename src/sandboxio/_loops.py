@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 from typing import Any
 
 from anyio.lowlevel import current_token
 
+from ._wake import soon
 from .errors import ConfigurationError
 
 
@@ -37,6 +40,18 @@ class OneLoop:
                 if user.uses == 0 and user is self._user:
                     self._user = None
 
+    def call(self, function: Callable[[], object]) -> None:
+        """Call ``function``, which raises nothing: soon in another loop that is inside, or else now."""
+        user = self._user
+        if user is not None and user.loop is not current_token().native_token:
+            try:
+                # In a context of that loop: asyncio would take that of the caller, perhaps one of trio's.
+                soon(user.loop, partial(user.context.copy().run, function))
+            except RuntimeError:  # it has ended
+                function()
+        else:
+            function()
+
     def _enter(self, loop: object) -> _User:
         with self._lock:
             if self._user is None or (self._user.loop is not loop and _has_ended(self._user.loop)):
@@ -52,9 +67,10 @@ class OneLoop:
 
 @dataclass
 class _User:
-    """An event loop (asyncio's, or trio's token of it), and how often it is inside."""
+    """An event loop (asyncio's, or trio's token of it), a context in it, and how often it is inside."""
 
     loop: object
+    context: Context = field(default_factory=copy_context)
     uses: int = 0
 
 
@@ -63,7 +79,7 @@ def _has_ended(loop: Any) -> bool:
     if hasattr(loop, "is_closed"):
         return bool(loop.is_closed())
     try:
-        loop.run_sync_soon(int, idempotent=True)  # does nothing; trio tells in no other way
+        soon(loop, int)  # does nothing; trio tells in no other way
     except RuntimeError:
         return True
     return False

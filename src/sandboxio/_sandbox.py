@@ -113,7 +113,14 @@ class BaseSandbox(ABC):
         return teardown_grace()
 
     def _close(self) -> None:  # noqa: B027 - most adapters hold nothing
-        """Release what the host holds for this sandbox; synchronous, called after ``_destroy``."""
+        """Release what the host holds for this sandbox; synchronous, raises nothing, may be called again.
+
+        Called after ``_destroy``, by the event loop that uses the sandbox if another one ends it.
+        """
+
+    def _release(self) -> None:
+        """Have ``_close`` called where it belongs, for an adapter that has to release before it destroys."""
+        self._one_loop.call(self._close)
 
     def _credentials(self) -> Iterable[str]:
         """Secrets that the provider made for this sandbox (access tokens); redacted like ``secrets=``.
@@ -321,7 +328,7 @@ class BaseSandbox(ABC):
         """Remember that the sandbox has ended; later calls say ``why``."""
         if self._gone is None:
             self._gone = self.redactor.text(cleaned(why)).rstrip(".")  # the call may have secrets of its own
-            self._close()
+            self._release()
 
     @asynccontextmanager
     async def file_operation(

@@ -1,12 +1,21 @@
-"""An event of one event loop that any thread may set."""
+"""What another thread may have an event loop do: call a function, set an event."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import anyio.lowlevel
+
+
+def soon(loop: Any, function: Callable[[], object]) -> None:
+    """Have ``loop`` (asyncio's, or trio's token of it) call ``function``, from any thread; waits for nothing.
+
+    Raises ``RuntimeError`` if that loop has ended.
+    """
+    schedule = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
+    schedule(function)
 
 
 class Wake:
@@ -14,13 +23,10 @@ class Wake:
 
     def __init__(self) -> None:
         self.event = anyio.Event()
-        # asyncio's loop and trio's token: both take a call from any thread and do not wait for it.
-        native = cast("Any", anyio.lowlevel.current_token().native_token)
-        soon = getattr(native, "call_soon_threadsafe", None) or native.run_sync_soon
-        self._schedule = cast("Callable[[Callable[[], None]], object]", soon)
+        self._loop = anyio.lowlevel.current_token().native_token
 
     def __call__(self) -> None:
         try:
-            self._schedule(self.event.set)
+            soon(self._loop, self.event.set)
         except RuntimeError:
             return  # that loop has ended, and with it whoever waited

@@ -102,7 +102,7 @@ class DockerSandbox(BaseSandbox):
         return self._channel.files
 
     async def _destroy(self) -> None:
-        self._channel.close()
+        self._release()
         await remove(self._container.engine, self._container.id)
 
     def _close(self) -> None:

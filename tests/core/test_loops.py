@@ -8,11 +8,12 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import current_token
 
 from sandboxio import ConfigurationError
 from sandboxio.protocols import AsyncSandbox
 
-from .scripted import ScriptedBackend, World
+from .scripted import ScriptedBackend, ScriptedSandbox, World
 
 Use = Callable[[AsyncSandbox], Awaitable[Any]]
 Elsewhere = Callable[[Callable[[], Awaitable[Any]]], Any]
@@ -102,9 +103,28 @@ async def test_a_loop_that_ended_inside_is_no_hindrance(world: World, elsewhere:
     await sandbox.kill()
 
 
-async def test_any_loop_may_end_it(world: World, elsewhere: Elsewhere) -> None:
+async def test_any_loop_may_end_it_and_the_one_inside_closes_it(
+    world: World, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed_in: list[object] = []
+    monkeypatch.setattr(ScriptedSandbox, "_close", lambda self: closed_in.append(current_token()))
     sandbox = await ScriptedBackend(world).create()
     async with sandbox.stream(["x"]) as process:
         elsewhere(sandbox.kill)
+        assert world.sandboxes == set()
         await process.kill()
-    assert world.sandboxes == set()
+        await anyio.wait_all_tasks_blocked()
+    assert closed_in == [current_token()]
+
+
+@pytest.mark.parametrize("inside", [False, True])
+async def test_it_is_closed_at_once_where_no_loop_is_inside(
+    inside: bool, world: World, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed_in: list[object] = []
+    monkeypatch.setattr(ScriptedSandbox, "_close", lambda self: closed_in.append(current_token()))
+    sandbox = await ScriptedBackend(world).create()
+    if inside:  # of a loop that has ended
+        elsewhere(sandbox.stream(["x"]).__aenter__)
+    await sandbox.kill()
+    assert closed_in == [current_token()]

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -342,6 +342,27 @@ async def test_a_stream_under_which_the_sandbox_goes_says_so(standin: StandInPro
         await sandbox._place.control.kill(sandbox.id)
         with pytest.raises(SandboxGone, match="has ended"):
             await process.wait()
+
+
+@pytest.mark.parametrize("other", ["asyncio", "trio"])
+async def test_a_kill_from_another_event_loop_ends_what_runs(standin: StandInProcess, other: str) -> None:
+    ended: list[str] = []
+    async with a_sandbox("code-interpreter-v1") as sandbox:
+
+        async def using(work: Callable[..., Awaitable[object]], text: str) -> None:
+            with pytest.raises(SandboxGone):
+                await work(text, timeout=60)
+            ended.append(text)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(using, sandbox.run, "sleep 40")
+            tasks.start_soon(using, sandbox.run_code, "import time; time.sleep(41)")
+            async with sandbox.stream("echo up; sleep 42") as process:
+                assert (await process.__anext__()).data == b"up\n"
+                await anyio.to_thread.run_sync(lambda: anyio.run(sandbox.kill, backend=other))
+                with pytest.raises(SandboxGone):
+                    await process.wait()
+    assert len(ended) == 2
 
 
 async def test_a_run_that_cannot_be_killed_ends_the_sandbox(

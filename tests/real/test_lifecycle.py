@@ -80,6 +80,32 @@ async def test_kill_is_quick(backend: DockerBackend, label: str) -> None:
         assert not held(label)
 
 
+@pytest.mark.parametrize("other", ["asyncio", "trio"])
+async def test_a_kill_from_another_event_loop_ends_what_runs(
+    backend: DockerBackend, label: str, other: str
+) -> None:
+    sandbox = await backend.create(timeout=60, metadata={"test": label})
+    ended: list[str] = []
+
+    async def using(text: str) -> None:
+        with pytest.raises(SandboxGone):
+            await sandbox.run(text, timeout=50)
+        ended.append(text)
+
+    async with anyio.create_task_group() as tasks:
+        for text in ("sleep 40", "sleep 41"):  # over the guest one reads for both, the other one waits for it
+            tasks.start_soon(using, text)
+        async with sandbox.stream("echo up; sleep 42") as process:
+            assert (await process.__anext__()).data == b"up\n"
+            began = time.monotonic()
+            await anyio.to_thread.run_sync(lambda: anyio.run(sandbox.kill, backend=other))
+            assert not held(label)
+            with pytest.raises(SandboxGone):
+                await process.wait()
+    assert len(ended) == 2
+    assert time.monotonic() - began < 10
+
+
 async def test_kill_races_another_remover(backend: DockerBackend, label: str) -> None:
     """Case 23: quiet, and the container is gone when kill() returns."""
     for _ in range(5):

@@ -619,3 +619,24 @@ async def test_warnings_are_those_of_any_backend() -> None:
         warnings.simplefilter("error")
         async with await FakeBackend().create() as sandbox:
             await sandbox.run("true")
+
+
+@pytest.mark.parametrize("other", ["asyncio", "trio"])
+async def test_a_kill_from_another_event_loop_ends_what_hangs(other: str) -> None:
+    fake = FakeBackend()
+    fake.on_run(match="slow", hangs=True)
+    sandbox = await fake.create()
+    ended: list[str] = []
+
+    async def using() -> None:
+        with pytest.raises(SandboxGone, match="it was killed"):
+            await sandbox.run("slow")
+        ended.append("run")
+
+    async with anyio.create_task_group() as tasks, sandbox.stream("slow") as process:
+        tasks.start_soon(using)
+        await anyio.wait_all_tasks_blocked()
+        await anyio.to_thread.run_sync(lambda: anyio.run(sandbox.kill, backend=other))
+        with pytest.raises(SandboxGone, match="it was killed"):
+            await process.wait()
+    assert ended == ["run"]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import anyio
 import anyio.lowlevel
 
+from sandboxio._wake import Wake
 from sandboxio.adapter import Execution, Exit
 from sandboxio.models import OutputChunk
 
@@ -37,14 +38,14 @@ class FakeExecution(Execution):
         self._seconds = seconds
         self._run = Run()
         self._job: Job | None = None
-        self._interrupt: anyio.Event | None = None
+        self._interrupt: Wake | None = None
         self._unwatch: Callable[[], None] | None = None
 
     async def start(self) -> None:
         await anyio.lowlevel.checkpoint()
         machine = self._machine
         machine.check()
-        self._interrupt = anyio.Event()
+        self._interrupt = Wake()
         self._unwatch = machine.watch(self._interrupt)
         self._job = machine.launch(self._run, self._program(self._run), self._text, self._env)
         self._run.deadline = self._job.wakes_at + self._seconds
@@ -73,7 +74,7 @@ class FakeExecution(Execution):
                 machine.check()
             else:
                 until = min(self._job.wakes_at, self._run.deadline, machine.expires_at)
-                await clock.wait(until, self._interrupt)
+                await clock.wait(until, self._interrupt.event)
         return None
 
     def receive_nowait(self) -> OutputChunk | None:
@@ -84,7 +85,7 @@ class FakeExecution(Execution):
         if self.exit is None:
             self._end(KILLED)
         if self._interrupt is not None:
-            self._interrupt.set()
+            self._interrupt.event.set()
 
     def close(self) -> None:
         if self._unwatch is not None:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-import anyio
-
 from sandboxio.adapter import SandboxRequest
 from sandboxio.errors import SandboxGone
 from sandboxio.models import Resources
@@ -48,7 +46,7 @@ class Machine:
         self.ended: str | None = None
         self._runs: list[Run] = []
         self._contexts: dict[str, dict[str, Any]] = {}
-        self._interrupts: set[anyio.Event] = set()
+        self._interrupts: set[Callable[[], None]] = set()
 
     def check(self) -> None:
         """Raise ``SandboxGone`` if the sandbox has ended; let everything in it go on until now."""
@@ -75,8 +73,8 @@ class Machine:
             for run in self._runs:
                 run.kill()
             self._runs.clear()
-            for interrupt in self._interrupts:
-                interrupt.set()
+            for interrupt in tuple(self._interrupts):  # of runs in any loop
+                interrupt()
 
     def context(self, run: Run, env: Mapping[str, str], context_id: str | None = None) -> Context:
         """What a program of ``run`` sees."""
@@ -102,8 +100,8 @@ class Machine:
         self.settle()
         return [job for run in self._runs for job in run.alive]
 
-    def watch(self, interrupt: anyio.Event) -> Callable[[], None]:
-        """Have ``interrupt`` set when the sandbox ends; the result undoes that."""
+    def watch(self, interrupt: Callable[[], None]) -> Callable[[], None]:
+        """Have ``interrupt`` called when the sandbox ends; the result undoes that."""
         self._interrupts.add(interrupt)
         return lambda: self._interrupts.discard(interrupt)
 
