@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
+from types import TracebackType
 from typing import Any
 
 from anyio.lowlevel import current_token
@@ -28,41 +28,72 @@ class OneLoop:
         self._lock = Lock()  # the other loop runs in another thread
         self._user: _User | None = None
 
-    @contextmanager
-    def use(self) -> Generator[None]:
-        """Around each use. Raises ``ConfigurationError`` if another loop is inside."""
-        user = self._enter(current_token().native_token)
-        try:
-            yield
-        finally:
-            with self._lock:
-                user.uses -= 1
-                if user.uses == 0 and user is self._user:
-                    self._user = None
+    def use(self) -> Use:
+        """What a use is in: ``with shared.use():``."""
+        return Use(self)
 
     def call(self, function: Callable[[], object]) -> None:
         """Call ``function``, which raises nothing: soon in another loop that is inside, or else now."""
         user = self._user
-        if user is not None and user.loop is not current_token().native_token:
-            try:
-                # In a context of that loop: asyncio would take that of the caller, perhaps one of trio's.
-                soon(user.loop, partial(user.context.copy().run, function))
-            except RuntimeError:  # it has ended
-                function()
-        else:
+        if user is None or user.loop is _this_loop() or not _runs(user.loop):
+            function()
+            return
+        try:
+            # In a context of that loop: asyncio would take that of the caller, perhaps one of trio's.
+            soon(user.loop, partial(user.context.copy().run, function))
+        except RuntimeError:  # it has ended
             function()
 
-    def _enter(self, loop: object) -> _User:
+    def enter(self) -> _User:
+        """For :class:`Use`. Raises ``ConfigurationError`` if another loop is inside."""
+        loop = _this_loop()
         with self._lock:
             if self._user is None or (self._user.loop is not loop and _has_ended(self._user.loop)):
                 self._user = _User(loop)
-            if self._user.loop is loop:
-                self._user.uses += 1
-                return self._user
-        raise ConfigurationError(
-            f"{self._what} is in use by another event loop.",
-            hint="Give each thread a sandbox of its own: create_sync(), or create() in each loop.",
-        )
+            self.check(self._user)
+            self._user.uses += 1
+            return self._user
+
+    def leave(self, user: _User) -> None:
+        """For :class:`Use`."""
+        with self._lock:
+            user.uses -= 1
+            if user.uses == 0 and user is self._user:
+                self._user = None
+
+    def check(self, user: _User) -> None:
+        """Raise ``ConfigurationError`` where ``user`` is another loop than this one, and lives."""
+        if user.loop is not _this_loop() and not _has_ended(user.loop):
+            raise ConfigurationError(
+                f"{self._what} is in use by another event loop.",
+                hint="Give each thread a sandbox of its own: create_sync(), or create() in each loop.",
+            )
+
+
+class Use:
+    """One use; ``with``, or entered and left by hand. It may be left again, and then entered again."""
+
+    def __init__(self, shared: OneLoop) -> None:
+        self._shared = shared
+        self._user: _User | None = None
+
+    def __enter__(self) -> None:
+        self._user = self._shared.enter()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        user, self._user = self._user, None
+        if user is not None:
+            self._shared.leave(user)
+
+    def check(self) -> None:
+        """Raise ``ConfigurationError`` in another loop than the one that is inside by this use."""
+        if self._user is not None:
+            self._shared.check(self._user)
 
 
 @dataclass
@@ -72,6 +103,15 @@ class _User:
     loop: object
     context: Context = field(default_factory=copy_context)
     uses: int = 0
+
+
+def _this_loop() -> object:
+    return current_token().native_token
+
+
+def _runs(loop: Any) -> bool:
+    """False for an asyncio loop that was stopped: perhaps nothing that it is told is ever done."""
+    return not hasattr(loop, "is_running") or bool(loop.is_running())
 
 
 def _has_ended(loop: Any) -> bool:

@@ -174,7 +174,8 @@ def _partial(execution: Execution, output: Output) -> ExecResult:
 class BaseProcess:
     """The ``Process`` of every adapter that uses :mod:`sandboxio.adapter`.
 
-    ``opened`` makes its record when it starts, ``closed`` hands the record on when it is over.
+    ``opened`` makes its record when it starts, ``closed`` hands the record on when it is over. ``check_loop``
+    refuses an event loop that it was not entered in.
     """
 
     def __init__(
@@ -185,6 +186,7 @@ class BaseProcess:
         seconds: float,
         opened: Callable[[], OperationRecord],
         closed: Callable[[OperationRecord, BaseException | None], Awaitable[None]],
+        check_loop: Callable[[], None],
     ) -> None:
         self._execution = execution
         self._owner = owner
@@ -192,6 +194,7 @@ class BaseProcess:
         self._deadline = 0.0
         self._opened = opened
         self._closed = closed
+        self._check_loop = check_loop
         self._record: OperationRecord | None = None
         self._outcome: ExecResult | SandboxError | None = None
         self._bytes = 0
@@ -231,6 +234,7 @@ class BaseProcess:
         trace: TracebackType | None,
     ) -> None:
         if self._record is not None and not self._left:
+            self._check_loop()
             await self._finish(self._record, error)
 
     def __aiter__(self) -> AsyncIterator[OutputChunk]:
@@ -259,6 +263,7 @@ class BaseProcess:
         """Kill the command and its descendants; returns when they are dead. Idempotent."""
         if self._record is None or (self._outcome is not None and not self._killed):
             return
+        self._check_loop()
         self._killed = True
         if not self._entered.is_set():  # the task that enters puts it down: only it knows how far it got
             self._starting.cancel()
@@ -288,11 +293,15 @@ class BaseProcess:
                 "The process has not started.",
                 hint="Enter it first: `async with sandbox.stream(...) as process:`, in blocking code `with`.",
             )
-        async with self._reading:
-            if (kept := first()) is not None:
-                return kept
-            if self._outcome is None and (chunk := await self._advance(record)) is not None:
-                return chunk
+        if self._outcome is None:
+            self._check_loop()
+            async with self._reading:
+                if (kept := first()) is not None:
+                    return kept
+                if self._outcome is None and (chunk := await self._advance(record)) is not None:
+                    return chunk
+        elif (kept := first()) is not None:
+            return kept
         if isinstance(self._outcome, SandboxError):
             raise self._outcome
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
@@ -220,18 +220,24 @@ class BaseSandbox(ABC):
         with guarded(subject.redactor):
             execution = self._command(command, env=extra, seconds=seconds)
 
-        use = ExitStack()
+        use = self._one_loop.use()
 
         def opened() -> OperationRecord:
             self._check_usable()
-            use.enter_context(self._one_loop.use())
-            return self._recorder.open("stream", subject, argv=_argv(command))
+            use.__enter__()
+            try:
+                return self._recorder.open("stream", subject, argv=_argv(command))
+            except BaseException:  # a warning of the tracer's that is an error
+                use.__exit__()
+                raise
 
         async def closed(record: OperationRecord, error: BaseException | None) -> None:
-            use.close()
+            use.__exit__()
             await self._recorder.close(record, error)
 
-        return BaseProcess(execution, self, seconds=seconds, opened=opened, closed=closed)
+        return BaseProcess(
+            execution, self, seconds=seconds, opened=opened, closed=closed, check_loop=use.check
+        )
 
     async def kill(self) -> None:
         """End the sandbox. Idempotent, bounded by ``SBX_TEARDOWN_GRACE``, and done even when cancelled.

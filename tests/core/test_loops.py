@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -78,6 +80,41 @@ async def test_a_refused_stream_may_be_entered_later(world: World, elsewhere: El
     await sandbox.kill()
 
 
+PARTS: dict[str, Callable[[Any], Awaitable[Any]]] = {
+    "read": lambda process: process.__anext__(),
+    "wait": lambda process: process.wait(),
+    "kill": lambda process: process.kill(),
+    "leave": lambda process: process.__aexit__(None, None, None),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+async def test_a_stream_is_used_in_the_loop_that_entered_it(
+    part: str, world: World, elsewhere: Elsewhere
+) -> None:
+    sandbox = await ScriptedBackend(world).create()
+    async with sandbox.stream(["x"]) as process:
+        with pytest.raises(ConfigurationError, match="another event loop"):
+            elsewhere(lambda: PARTS[part](process))
+        assert (await process.wait()).exit_code == 0
+    elsewhere(process.kill)
+    assert elsewhere(process.wait).exit_code == 0
+    await sandbox.kill()
+    assert not world.processes
+
+
+async def test_a_stream_that_does_not_begin_is_no_use(
+    world: World, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = await ScriptedBackend(world).create()
+    with monkeypatch.context() as patch:
+        patch.setattr(sandbox._recorder, "open", lambda *a, **k: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await sandbox.stream(["x"]).__aenter__()
+    elsewhere(lambda: sandbox.run(["x"]))
+    await sandbox.kill()
+
+
 async def test_tasks_of_one_loop_share_a_sandbox(world: World, elsewhere: Elsewhere) -> None:
     sandbox = await ScriptedBackend(world).create()
 
@@ -115,6 +152,18 @@ async def test_any_loop_may_end_it_and_the_one_inside_closes_it(
         await process.kill()
         await anyio.wait_all_tasks_blocked()
     assert closed_in == [current_token()]
+
+
+def test_a_loop_that_stands_still_is_not_left_to_close_it(
+    world: World, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[None] = []
+    monkeypatch.setattr(ScriptedSandbox, "_close", lambda self: closed.append(None))
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        sandbox = loop.run_until_complete(ScriptedBackend(world).create())
+        loop.run_until_complete(sandbox.stream(["x"]).__aenter__())
+        elsewhere(sandbox.kill)
+        assert closed == [None]
 
 
 @pytest.mark.parametrize("inside", [False, True])

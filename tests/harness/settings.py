@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from sandboxio import registry
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _OWN = "PYTEST_CURRENT_TEST"
 """pytest sets it anew before and after each test."""
 
@@ -26,8 +25,8 @@ class Settings:
     def __init__(self) -> None:
         self._registered = dict(registry._registered)
         self._environment = {name: value for name, value in os.environ.items() if name != _OWN}
-        self._folder = os.getcwd()
-        self._handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+        self._folder = _folder()
+        self._handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
 
     def changed(self) -> list[str]:
         """What differs from then, put back."""
@@ -41,12 +40,22 @@ class Settings:
             lines.append(f"environment variable {name}, changed")
             _put_back(name, self._environment.get(name))
         if now._folder != self._folder:
-            lines.append(f"working directory {now._folder}")
-            os.chdir(self._folder)
+            lines.append(f"working directory {now._folder or 'that is no more'}")
+            if self._folder is not None:
+                os.chdir(self._folder)
         for number in _differing(self._handlers, now._handlers):
-            lines.append(f"handler of {number.name}: {now._handlers[number]!r}")
-            signal.signal(number, self._handlers[number])
+            lines.append(f"handler of signal {number}: {now._handlers[number]!r}")
+            if self._handlers[number] is not None:  # one of C
+                signal.signal(number, self._handlers[number])
         return lines
+
+
+def _folder() -> str | None:
+    """The working directory; None if it was removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
 
 
 def _differing(before: dict[Key, Any], after: dict[Key, Any]) -> list[Key]:

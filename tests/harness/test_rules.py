@@ -180,6 +180,11 @@ def test_what_a_test_leaves_behind_fails_it(run: Run) -> None:
             del os.environ["HOME"]
             os.chdir(tmp_path)
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        def test_folder(tmp_path):
+            (tmp_path / "gone").mkdir()
+            os.chdir(tmp_path / "gone")
+            os.rmdir(tmp_path / "gone")
         def test_tidy(monkeypatch, tmp_path):
             monkeypatch.setenv("FORGOTTEN", "no")
             monkeypatch.delenv("HOME")
@@ -198,7 +203,7 @@ def test_what_a_test_leaves_behind_fails_it(run: Run) -> None:
             os.open("/dev/null", os.O_RDONLY)
         """
     )
-    result.assert_outcomes(passed=10, errors=6)
+    result.assert_outcomes(passed=11, errors=7)
     assert "hunter22" not in result.stdout.str()
     result.stdout.fnmatch_lines_random(
         [
@@ -206,7 +211,9 @@ def test_what_a_test_leaves_behind_fails_it(run: Run) -> None:
             "*environment variable FORGOTTEN, changed",
             "*environment variable HOME, changed",
             "*working directory */test_settings*",
-            "*handler of SIGTERM: *SIG_IGN*",
+            "*working directory that is no more",
+            "*handler of signal 15: *SIG_IGN*",
+            "*handler of signal 17: *SIG_IGN*",
             "ERROR *::test_settings?1?*",
             "ERROR *::test_settings?2?*",
             "*descriptor * -> /dev/null",
