@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 
 tox=(.venv/bin/python -m tox run -q --skip-missing-interpreters false)
 failed=()
+trap 'exit 130' INT # and not on to the next gate
 
 gate() {
     local name=$1 began=$SECONDS

@@ -55,7 +55,12 @@ def pytest(arguments: Sequence[str], cache: Path) -> int:
     own = ["-o", f"cache_dir={cache}", f"--basetemp={cache.with_name('t')}"]
     cache.parent.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "pytest", *own, *arguments]
-    return subprocess.run(command, check=False).returncode
+    with subprocess.Popen(command) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.wait()  # pytest has heard it too, and takes down what its tests made
+            raise
 
 
 def failures(cache: Path) -> list[str]:
@@ -65,4 +70,7 @@ def failures(cache: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[2:], Path(sys.argv[1])))
+    try:
+        sys.exit(run(sys.argv[2:], Path(sys.argv[1])))
+    except KeyboardInterrupt:
+        sys.exit(130)

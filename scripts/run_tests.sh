@@ -18,35 +18,52 @@ lanes=()
 
 fail() { echo "$1" >>"$failed"; }
 
-# A lane, in a process group of its own, so that it can be ended.
-beside() {
+# Start a lane, in a process group of its own, so that it can be ended.
+lane() {
     set -m
-    "$1" >"$work/$1" 2>&1 </dev/null &
+    (
+        trap - EXIT
+        trap 'exit 130' INT # and not on to its next pass
+        if [[ ${2-} == live ]]; then "$1"; else "$1" >"$work/$1" 2>&1; fi
+    ) </dev/null &
     set +m
     lanes+=("$1 $!")
 }
 
-# Wait for the lanes and show what they said.
+# Wait for the lanes, show what they said.
 joined() {
-    local lane pid
-    for lane in "${lanes[@]}"; do
-        pid=${lane#* } lane=${lane% *}
-        wait "$pid" || fail "the lane $lane, which ended with $?"
-        cat "$work/$lane"
+    local each name pid
+    for each in ${lanes[@]+"${lanes[@]}"}; do
+        name=${each% *} pid=${each#* }
+        wait "$pid" || fail "the lane $name, which ended with $?"
     done
+    told
     lanes=()
 }
 
-finish() {
-    local lane
-    for lane in "${lanes[@]}"; do
-        kill -- "-${lane#* }" 2>/dev/null || true
-        cat "$work/${lane% *}"
+told() {
+    local each
+    for each in ${lanes[@]+"${lanes[@]}"}; do
+        [[ ! -e $work/${each% *} ]] || cat "$work/${each% *}"
     done
+}
+
+# Broken off, lanes are ended as by Ctrl-C, so that they take down what they made.
+finish() {
+    local each
+    for each in ${lanes[@]+"${lanes[@]}"}; do
+        kill -INT -- "-${each#* }" 2>/dev/null || true
+    done
+    for each in ${lanes[@]+"${lanes[@]}"}; do
+        wait "${each#* }" || true
+    done
+    told
     rm -rf "$work"
 }
 trap finish EXIT
-trap 'exit 130' INT # pytest has ended by it too, which is no failed pass
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
 
 pass() {
     local name=$1
@@ -73,9 +90,13 @@ unit_of_servers() {
     pass "unit: E2B at its stand-in, MCP, what is for tests" "${servers[@]}" "${no_engine[@]}"
 }
 
-beside gates
-beside unit_of_servers
-pass "unit: all else" tests "${servers[@]/#/--ignore=}" "${no_engine[@]}"
+unit() {
+    pass "unit: all else" tests "${servers[@]/#/--ignore=}" "${no_engine[@]}"
+}
+
+lane gates
+lane unit_of_servers
+lane unit live
 joined
 
 # On engines
@@ -99,9 +120,13 @@ engine_of_images() {
     pass "engine: commands, killed creators, images" "${images[@]}" "${engine[@]}"
 }
 
-beside contract_on_engines
-beside engine_of_images
-pass "engine: all else" tests "${images[@]/#/--ignore=}" "${engine[@]}"
+engine() {
+    pass "engine: all else" tests "${images[@]/#/--ignore=}" "${engine[@]}"
+}
+
+lane contract_on_engines
+lane engine_of_images
+lane engine live
 joined
 
 echo

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,12 @@ esac
 echo "$*" >> "$LOG"
 case "$*" in *run_pass*"$SHAKY"*) echo "tests/a.py::test_a" >> "$3" ;; esac
 case "$*" in *"$BROKEN"*) exit 1 ;; esac
+case "$BROKEN $*" in "endless -m scripts.run_pass"*)
+    own=$(mktemp -d)
+    trap 'rm -r "$own"; exit 130' INT
+    echo $$ >> "$LOG.running"
+    while true; do sleep 0.02; done ;;
+esac
 """
 GATES = """#!/bin/sh
 echo "what the gates say"
@@ -37,7 +46,7 @@ PASSES = (
 )
 
 
-def run(folder: Path, broken: str, shaky: str = "nothing") -> tuple[int, str, str]:
+def start(folder: Path, broken: str, shaky: str = "nothing") -> subprocess.Popen[str]:
     (folder / ".venv/bin").mkdir(parents=True)
     (folder / "scripts").mkdir()
     shutil.copy(ROOT / "scripts/run_tests.sh", folder / "scripts")
@@ -45,12 +54,11 @@ def run(folder: Path, broken: str, shaky: str = "nothing") -> tuple[int, str, st
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     (folder / "tmp").mkdir()
-    done = subprocess.run(
+    return subprocess.Popen(
         [folder / "scripts/run_tests.sh"],
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=30,
         env={
             "PATH": "/usr/bin:/bin",
             "LOG": str(folder / "log"),
@@ -59,9 +67,14 @@ def run(folder: Path, broken: str, shaky: str = "nothing") -> tuple[int, str, st
             "TMPDIR": str(folder / "tmp"),
         },
     )
-    assert done.stderr == ""
+
+
+def run(folder: Path, broken: str, shaky: str = "nothing") -> tuple[int, str, str]:
+    with start(folder, broken, shaky) as running:
+        out, err = running.communicate(timeout=30)
+    assert err == ""
     assert not list((folder / "tmp").iterdir()), "a file was left"
-    return done.returncode, done.stdout, (folder / "log").read_text()
+    return running.returncode, out, (folder / "log").read_text()
 
 
 def test_all_passes_run_and_what_the_gates_say_is_shown(tmp_path: Path) -> None:
@@ -109,3 +122,23 @@ def test_an_engine_that_does_not_come_up_ends_it_at_once(tmp_path: Path) -> None
     code, out, log = run(tmp_path, "engine up")
     assert code == 1
     assert (out, log) == ("", "-m scripts.engine up\n")
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+def test_broken_off_it_leaves_no_lane_and_no_folder(tmp_path: Path, number: int, code: int) -> None:
+    deadline = time.monotonic() + 30
+    with start(tmp_path, "endless") as running:
+        pids: list[int] = []
+        while len(pids) < 3:  # one in each lane
+            assert time.monotonic() < deadline, pids
+            time.sleep(0.01)
+            with contextlib.suppress(FileNotFoundError):
+                pids = [int(pid) for pid in (tmp_path / "log.running").read_text().split()]
+        running.send_signal(number)
+        out, err = running.communicate(timeout=30)
+    assert (running.returncode, err) == (code, "")
+    assert "what the gates say" in out
+    assert not list((tmp_path / "tmp").iterdir()), "a file was left"
+    assert not [pid for pid in pids if Path("/proc", str(pid)).exists()]
