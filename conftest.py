@@ -77,6 +77,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError("a test module overrides nothing_left: use @pytest.mark.leaves(reason)")
     if any("[" in argument for argument in config.args):
         return  # somebody asked for one variant of one test
+    if config.getoption("lf", False):
+        return  # or for those that have failed: pytest has not even collected the others
     if lone := twins.without_twin(items):
         raise pytest.UsageError(
             "every async test runs on asyncio and on trio, or is marked one_loop(reason):\n  "

@@ -688,12 +688,13 @@ async def test_the_end_of_the_lifetime_is_named(tmp_path: Path) -> None:
 
 async def test_bytes_that_no_guest_sends_end_the_sandbox(tmp_path: Path) -> None:
     """What comes from inside is hostile: a typed error, and the container is removed."""
+    created = anyio.Event()
 
     async def lies(io: IO) -> int:
         with anyio.move_on_after(20):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(inside.guest, io)
-                await anyio.sleep(0.3)
+                await created.wait()
                 await io.write(b"\xff" * 20)
                 await anyio.sleep(20)
         return 0
@@ -701,6 +702,7 @@ async def test_bytes_that_no_guest_sends_end_the_sandbox(tmp_path: Path) -> None
     async with world(tmp_path) as (fake, inside, backend):
         fake.main = lies
         sandbox = await backend.create(timeout=50)
+        created.set()
         with pytest.raises(ConnectError, match="protocol"):
             await sandbox.run(["sleep", "30"])
         assert not fake.containers

@@ -14,6 +14,8 @@ from sandboxio import registry
 
 _OWN = "PYTEST_CURRENT_TEST"
 """pytest sets it anew before and after each test."""
+_SIGNALS = signal.valid_signals() - {signal.SIGALRM}
+"""That one is pytest-timeout's, which gives it back early where a test has failed."""
 
 
 Key = TypeVar("Key")
@@ -26,7 +28,7 @@ class Settings:
         self._registered = dict(registry._registered)
         self._environment = {name: value for name, value in os.environ.items() if name != _OWN}
         self._folder = _folder()
-        self._handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+        self._handlers = {number: signal.getsignal(number) for number in _SIGNALS}
 
     def changed(self) -> list[str]:
         """What differs from then, put back."""

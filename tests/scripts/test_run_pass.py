@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -34,10 +36,21 @@ def test_left(shaky): pass
 """
 
 
+ASYNC = """
+import pathlib
+async def test_async(anyio_backend_name):
+    first = pathlib.Path({folder!r}) / "first"
+    if anyio_backend_name == "trio" and not first.exists():
+        first.touch()
+        raise RuntimeError
+"""
+
+
 def run(folder: Path, text: str, *arguments: str) -> tuple[int, list[str], str]:
     """Its exit code, the unsteady tests, and what was printed."""
     (folder / "test_it.py").write_text(text)
-    (folder / "pytest.ini").write_text("[pytest]\n")
+    if not (folder / "pytest.ini").exists():
+        (folder / "pytest.ini").write_text("[pytest]\n")
     unsteady = folder / "unsteady"
     unsteady.touch()
     where = ["--rootdir", str(folder), "-c", str(folder / "pytest.ini"), str(folder / "test_it.py")]
@@ -119,3 +132,15 @@ def test_a_run_that_fails_as_a_whole_has_failed(tmp_path: Path) -> None:
     code, unsteady, out = run(tmp_path, shaky(tmp_path, a=0))
     assert (code, unsteady) == (1, [])
     assert "Traceback" not in out
+
+
+def test_one_loop_of_an_async_test_is_tried_again_under_the_rules_of_this_repository(tmp_path: Path) -> None:
+    """Its twin has passed, and is not even collected then."""
+    shutil.copy(ROOT / "conftest.py", tmp_path)
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    markers = [f"    {line}" for line in settings["markers"]]
+    (tmp_path / "pytest.ini").write_text("\n".join(["[pytest]", "anyio_mode = auto", "markers =", *markers]))
+    (tmp_path / "test_async.py").write_text(ASYNC.format(folder=str(tmp_path)))
+    plugins = ("-p", "anyio", "-p", "pytest_timeout", str(tmp_path))
+    code, unsteady, out = run(tmp_path, "def test_good(): pass", *plugins)
+    assert (code, unsteady) == (0, ["test_async.py::test_async[trio]"]), out
