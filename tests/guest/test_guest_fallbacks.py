@@ -50,6 +50,10 @@ LATE = without(
 )
 # As after ten seconds.
 IMPATIENT = without(("START_BOUND = 10.0 ", "START_BOUND = 0.5 "))
+# As where an emulator of the processor keeps the last two signals for itself.
+KEPT = without(
+    ("signal.signal(number, signal.SIG_IGN)\n", "number < 63 or os.open(b'/kept', os.O_RDONLY)\n"),
+)
 # As where the kernel makes it wait.
 HELD = without(
     ("        os.unlink(path)\n", "        time.sleep(300)\n"), ("OVERDUE = 1.0 ", "OVERDUE = 0.2 ")
@@ -212,6 +216,11 @@ def test_the_thread_that_watches_starts_goes_when_there_are_none(guest: Guests) 
     threads = "ls /proc/1/task | wc -l"
     assert client.sh(threads)[1] == b"3\n"
     assert client.sh(f"until [ $({threads}) = 2 ]; do :; done; echo gone", timeout=20)[1] == b"gone\n"
+
+
+def test_signals_that_cannot_be_ignored_cost_nothing_else(guest: Guests, python: str) -> None:
+    client = guest(python, program=KEPT)
+    assert client.run("echo", "works")[1] == b"works\n"
 
 
 def test_starts_by_fork_warn_of_no_thread(guest: Guests, python: str) -> None:
