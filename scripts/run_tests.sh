@@ -22,7 +22,6 @@ fail() { echo "$1" >>"$failed"; }
 lane() {
     set -m
     (
-        trap - EXIT
         trap 'exit 130' INT # and not on to its next pass
         if [[ ${2-} == live ]]; then "$1"; else "$1" >"$work/$1" 2>&1; fi
     ) </dev/null &
@@ -101,11 +100,11 @@ joined
 
 # On engines
 
-engine=(-m engine --require docker)
+on_engine=(-m engine --require docker)
 images=(tests/real/test_{commands,creator_killed,images,pull}.py)
 
 contract_on_engines() {
-    pass "contract: $SBX_TEST_IMAGE at $DOCKER_HOST" contract "${engine[@]}"
+    pass "contract: $SBX_TEST_IMAGE at $DOCKER_HOST" contract "${on_engine[@]}"
     # gVisor's contract, which would be the longest part, is left to `make engines`; the proof of its tier is not.
     local further
     further=$("$python" -m scripts.engines_matrix --list) || fail "the list of further engines"
@@ -117,11 +116,11 @@ contract_on_engines() {
         || fail "contract on one of: $further"
 }
 engine_of_images() {
-    pass "engine: commands, killed creators, images" "${images[@]}" "${engine[@]}"
+    pass "engine: commands, killed creators, images" "${images[@]}" "${on_engine[@]}"
 }
 
 engine() {
-    pass "engine: all else" tests "${images[@]/#/--ignore=}" "${engine[@]}"
+    pass "engine: all else" tests "${images[@]/#/--ignore=}" "${on_engine[@]}"
 }
 
 lane contract_on_engines
